@@ -1,0 +1,73 @@
+"""Exact money: decimal text in, decimal text out, and no caller's context can round it.
+
+Operators on `Decimal` obey whatever context a stranger's conftest has set (1.000962 became 1.00),
+so all arithmetic goes through one private context that raises where a result would be inexact.
+"""
+
+from __future__ import annotations
+
+import decimal
+import re
+from collections.abc import Iterable
+from decimal import Decimal
+
+_EXACT = decimal.Context(
+    prec=200,
+    Emin=-999_999,
+    Emax=999_999,
+    traps=[decimal.Inexact, decimal.InvalidOperation, decimal.Overflow, decimal.DivisionByZero],
+)
+_AMOUNT = re.compile(r"[0-9]{1,12}(\.[0-9]{1,12})?", re.ASCII)
+
+ZERO = Decimal(0)
+AMOUNT_RULE = 'a decimal number in quotes such as "0.10": digits, at most 12 before and after the point'
+
+
+def parse(text: object) -> Decimal:
+    """Return the amount that `text` writes; ValueError for all but plain ASCII decimals."""
+    if not isinstance(text, str) or not _AMOUNT.fullmatch(text):
+        raise ValueError(AMOUNT_RULE)
+    return Decimal(text)
+
+
+def text(amount: Decimal) -> str:
+    """Return `amount` without exponent and without trailing zeros; `parse` reads it back exactly."""
+    sign, digits, exponent = amount.as_tuple()
+    assert isinstance(exponent, int)
+    figures = "".join(map(str, digits))
+    if exponent >= 0:
+        whole, fraction = figures + "0" * exponent, ""
+    else:
+        figures = figures.rjust(1 - exponent, "0")
+        whole, fraction = figures[:exponent], figures[exponent:].rstrip("0")
+    whole = whole.lstrip("0") or "0"
+    plain = f"{whole}.{fraction}" if fraction else whole
+    return f"-{plain}" if sign and plain != "0" else plain
+
+
+def add(left: Decimal, right: Decimal) -> Decimal:
+    """Return the exact sum."""
+    return _EXACT.add(left, right)
+
+
+def subtract(left: Decimal, right: Decimal) -> Decimal:
+    """Return the exact difference."""
+    return _EXACT.subtract(left, right)
+
+
+def multiply(amount: Decimal, times: Decimal | int) -> Decimal:
+    """Return the exact product."""
+    return _EXACT.multiply(amount, Decimal(times))
+
+
+def per_million(rate_usd: Decimal, tokens: int) -> Decimal:
+    """Return the price in dollars of `tokens` at `rate_usd` per million tokens."""
+    return _EXACT.scaleb(_EXACT.multiply(rate_usd, Decimal(tokens)), -6)
+
+
+def total(amounts: Iterable[Decimal]) -> Decimal:
+    """Return the exact sum of all amounts, zero for none."""
+    result = ZERO
+    for amount in amounts:
+        result = _EXACT.add(result, amount)
+    return result

@@ -1,0 +1,168 @@
+"""The values that walk through an attempt: planned, seen, judged."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from typing import Any, Literal
+
+from pydantic import JsonValue
+
+from pytest_studyminimal.protocol.frozen import Frozen
+
+Status = Literal[
+    "completed",
+    "failed",
+    "timed-out",
+    "budget-exceeded",
+    "invalid-setup",
+    "invalid-cost",
+    "blocked",
+]
+
+
+class Attempt(Frozen):
+    """One task × scenario × repetition at its `place` (0-based) in the frozen order."""
+
+    place: int
+    task: str
+    scenario: str
+    repetition: int
+    connection: str
+
+    @property
+    def id(self) -> str:
+        """The stable id `task:scenario:repetition`, the same in every process."""
+        return f"{self.task}:{self.scenario}:{self.repetition}"
+
+    @property
+    def pair(self) -> str:
+        """What the arms of this attempt are paired by: `task:repetition`."""
+        return f"{self.task}:{self.repetition}"
+
+
+class Usage(Frozen):
+    """Tokens of one or more paid calls as the provider counted them; input excludes the cache."""
+
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cache_read_tokens: int = 0
+    cache_write_5m_tokens: int = 0
+    cache_write_1h_tokens: int = 0
+
+    @property
+    def cache_write_tokens(self) -> int:
+        """Both kinds of cache writes."""
+        return self.cache_write_5m_tokens + self.cache_write_1h_tokens
+
+    @property
+    def prompt_tokens(self) -> int:
+        """All that the model read: input, cache reads and cache writes. It decides the price tier."""
+        return self.input_tokens + self.cache_read_tokens + self.cache_write_tokens
+
+    def plus(self, other: Usage) -> Usage:
+        """Return the sum of both."""
+        mine, theirs = self.model_dump(), other.model_dump()
+        return Usage(**{name: mine[name] + theirs[name] for name in mine})
+
+
+class ToolDefinition(Frozen):
+    """A tool as a model sees it; `name` is the wire name, `[A-Za-z0-9_-]{1,64}`."""
+
+    name: str
+    description: str
+    input_schema: dict[str, JsonValue]
+
+
+class ToolResult(Frozen):
+    """What a tool answered. `original_bytes` is set where the text was cut to fit."""
+
+    text: str
+    is_error: bool = False
+    original_bytes: int | None = None
+
+
+class ToolCall(Frozen):
+    """One call that the model requested. `server` is None for repository and unknown tools."""
+
+    name: str
+    server: str | None = None
+    is_error: bool = False
+    original_bytes: int | None = None
+    refused: bool = False
+    """The tool was not offered: it was never dispatched."""
+
+
+Ending = Literal[
+    "finished",  # the provider's last word was received and understood
+    "deadline",  # our deadline ended it
+    "interrupted",  # Ctrl-C, SIGTERM or the end of the session
+    "budget",  # a paid call was refused under the cap of the account
+    "attempt-budget",  # a paid call was refused under the attempt's own reservation
+    "transport",  # HTTP error, lost or unreadable response
+    "protocol",  # a response that breaks the provider's own rules
+]
+
+
+class Transcript(Frozen):
+    """What a transport saw, normalised and unjudged.
+
+    `usage` sums the paid calls whose usage was valid; `usage_complete` is false where any was lost.
+    `models` are the served models in the order first seen. `stop_reason` is the last one received.
+    `problem` is one public line about an ending other than "finished". `answer` and `raw` are private.
+    `served` is False until a paid call was at least sent.
+    """
+
+    transport: str
+    ending: Ending
+    problem: str | None = None
+    models: tuple[str, ...] = ()
+    offered_tools: tuple[str, ...] = ()
+    turns: int = 0
+    requests: int = 0
+    tool_calls: tuple[ToolCall, ...] = ()
+    usage: Usage = Usage()
+    usage_complete: bool = True
+    largest_prompt_tokens: int = 0
+    stop_reason: str | None = None
+    answer: str = ""
+    answer_complete: bool = False
+    wall_s: float = 0.0
+    raw: tuple[dict[str, Any], ...] = ()
+
+
+class Judgement(Frozen):
+    """What the rule book says of a transcript: one status, one public reason, every problem found."""
+
+    status: Status
+    reason: str | None = None
+    problems: tuple[str, ...] = ()
+
+
+class Observation(Frozen):
+    """A judged attempt as the ledger holds it; amounts are dollars, `None` is unknown, never zero."""
+
+    attempt: Attempt
+    status: Status
+    reason: str | None = None
+    problems: tuple[str, ...] = ()
+    transport: str
+    model: str
+    models_seen: tuple[str, ...] = ()
+    turns: int | None = None
+    requests: int | None = None
+    tool_calls: int | None = None
+    tool_calls_by_name: dict[str, int] = {}
+    tool_errors_by_name: dict[str, int] = {}
+    offered_tools: tuple[str, ...] = ()
+    usage: Usage | None = None
+    usage_complete: bool = False
+    charged_usd: Decimal
+    computed_cost_usd: Decimal | None = None
+    reported_cost_usd: Decimal | None = None
+    cost_basis: str | None = None
+    stop_reason: str | None = None
+    answer_complete: bool = False
+    answer_sha256: str | None = None
+    wall_s: float | None = None
+    rehearsal: bool
+    cumulative_cap_exceeded: bool = False

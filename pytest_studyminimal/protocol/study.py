@@ -1,0 +1,289 @@
+"""The manifest: one frozen, strict model of a study, and the digest that binds evidence to it."""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import re
+from decimal import Decimal
+from pathlib import PurePosixPath
+from typing import Annotated, Literal, Self
+from urllib.parse import urlsplit
+
+import rfc8785
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    JsonValue,
+    PlainSerializer,
+    StringConstraints,
+    model_validator,
+)
+
+from pytest_studyminimal.protocol import money
+from pytest_studyminimal.protocol.frozen import Frozen
+
+ID_RULE = "lower-case words joined by single hyphens, such as docs-mcp"
+
+
+def _amount(value: object) -> Decimal:
+    # Defaults arrive as Decimal already; files can only give text.
+    return value if isinstance(value, Decimal) else money.parse(value)
+
+
+def _positive(amount: Decimal) -> Decimal:
+    if amount <= 0:
+        raise ValueError("an amount above 0; zero never means unlimited, it means no paid work")
+    return amount
+
+
+def _relative(path: str) -> str:
+    parts = PurePosixPath(path)
+    if not path or parts.is_absolute() or ".." in parts.parts or "\\" in path or "\0" in path:
+        raise ValueError("a relative path inside the study folder, with forward slashes")
+    return path
+
+
+def _base_url(url: str) -> str:
+    parts = urlsplit(url)
+    loopback = parts.hostname in {"localhost", "127.0.0.1", "::1"}
+    if parts.scheme not in {"http", "https"} or not parts.hostname or parts.port == 0:
+        raise ValueError("an http or https address with a host")
+    if parts.username or parts.password or parts.query or parts.fragment:
+        raise ValueError("an address without user, password, query or fragment")
+    if parts.scheme == "http" and not loopback:
+        raise ValueError("https, since a key over plain http can be read; http only on loopback")
+    return url.rstrip("/")
+
+
+def _iso_date(text: str) -> str:
+    datetime.date.fromisoformat(text)
+    return text
+
+
+def _unique(values: tuple[str, ...]) -> tuple[str, ...]:
+    if len(set(values)) != len(values):
+        raise ValueError("each name once")
+    return values
+
+
+Id = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]+(-[a-z0-9]+)*$", max_length=64)]
+Amount = Annotated[
+    Decimal, BeforeValidator(_amount), PlainSerializer(money.text, return_type=str, when_used="json")
+]
+Usd = Annotated[Amount, AfterValidator(_positive)]
+Commit = Annotated[str, StringConstraints(pattern=r"^([0-9a-f]{40}|[0-9a-f]{64})$")]
+RelativePath = Annotated[str, AfterValidator(_relative)]
+VariableName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
+NonEmpty = Annotated[str, StringConstraints(min_length=1, max_length=20_000)]
+Names = Annotated[tuple[NonEmpty, ...], AfterValidator(_unique)]
+Count = Annotated[int, Field(ge=1, le=1_000_000_000)]
+
+
+class Prompt(Frozen):
+    """What surrounds the question. Absent: the prompt is the question's bytes and nothing else."""
+
+    system: NonEmpty | None = None
+
+
+class Limits(Frozen):
+    """What one attempt may take; the defaults are the protocol's."""
+
+    turns: Count = 8
+    output_tokens: Count = 1024
+    tools_per_turn: Count = 20
+    deadline_s: Count = 300
+    tool_s: Count = 30
+    start_s: Count = 30
+    tool_result_bytes: Count = 100_000
+    stdout_bytes: Count = 4_194_304
+    prompt_bytes: Count = 8192
+
+
+class BudgetPlan(Frozen):
+    """Caps in dollars: of the pilot, of the full run (both cumulative) and of one attempt."""
+
+    pilot_usd: Usd
+    full_usd: Usd
+    attempt_usd: Usd
+
+
+class Connection(Frozen):
+    """How prompts reach a model: transport, provider, model and the *name* of the key's variable."""
+
+    transport: Literal["messages-api"]
+    model: Annotated[str, StringConstraints(pattern=r"^[!-~]{1,200}$")]
+    provider: Literal["anthropic", "rehearsal"] = "anthropic"
+    alias: bool = False
+    version: Annotated[str, StringConstraints(pattern=r"^[!-~]{1,40}$")] = "2023-06-01"
+    base_url: Annotated[str, AfterValidator(_base_url)] | None = None
+    key: VariableName | None = None
+    temperature: Amount = money.ZERO
+
+    @model_validator(mode="after")
+    def _provider_is_reachable(self) -> Self:
+        if self.provider == "rehearsal" and (self.base_url or self.key):
+            raise ValueError('no base_url and no key with provider = "rehearsal", which is local')
+        if self.provider == "anthropic" and not (self.base_url and self.key):
+            raise ValueError(
+                'base_url and key (the name of an environment variable) with provider = "anthropic"'
+            )
+        return self
+
+
+class Tier(Frozen):
+    """List prices in dollars per million tokens, for prompts of up to a number of tokens."""
+
+    up_to_prompt_tokens: Count | None = None
+    input: Usd
+    output: Usd
+    cache_read: Amount
+    cache_write_5m: Amount
+    cache_write_1h: Amount
+
+
+class Prices(Frozen):
+    """A dated price table with its source; the last tier has no limit."""
+
+    source: NonEmpty
+    date: Annotated[str, AfterValidator(_iso_date)]
+    tiers: Annotated[tuple[Tier, ...], Field(min_length=1)]
+
+    @model_validator(mode="after")
+    def _tiers_ascend(self) -> Self:
+        limits = [tier.up_to_prompt_tokens for tier in self.tiers]
+        bounded = [limit for limit in limits[:-1] if limit is not None]
+        if limits[-1] is not None or len(bounded) != len(limits) - 1:
+            raise ValueError("up_to_prompt_tokens on every tier but the last")
+        if bounded != sorted(set(bounded)):
+            raise ValueError("tiers with rising up_to_prompt_tokens")
+        return self
+
+
+class CorpusPin(Frozen):
+    """A git repository at a commit, given by root or by a bundle in the study folder."""
+
+    commit: Commit
+    bundle: RelativePath | None = None
+    exclude: Names = ()
+    source: NonEmpty | None = None
+
+
+class Readiness(Frozen):
+    """A call that a ready server answers without error."""
+
+    tool: NonEmpty
+    arguments: dict[str, JsonValue] = {}
+
+
+class Server(Frozen):
+    """A stdio MCP server: argument array, environment, and the exact tools that may be offered.
+
+    Placeholders in `argv`, `cwd`, `env`, `version` and `identity`: {python} {study} {export}
+    {checkout} {config} {engine}. `cwd` defaults to the study folder, which is {study}.
+    """
+
+    argv: Annotated[tuple[NonEmpty, ...], Field(min_length=1)]
+    allow: Annotated[Names, Field(min_length=1)]
+    ready: Readiness
+    env: dict[VariableName, str] = {}
+    pass_env: Annotated[tuple[VariableName, ...], AfterValidator(_unique)] = ()
+    cwd: NonEmpty = "{study}"
+    identity: Names = ()
+    version: tuple[NonEmpty, ...] = ()
+
+    def uses(self, placeholder: str) -> bool:
+        """Whether `{placeholder}` stands anywhere in this server's configuration."""
+        texts = (*self.argv, *self.env.values(), self.cwd, *self.version, *self.identity)
+        return any("{" + placeholder + "}" in text for text in texts)
+
+    @model_validator(mode="after")
+    def _placeholders_known(self) -> Self:
+        known = {"python", "study", "export", "checkout", "config", "engine"}
+        for text in (*self.argv, *self.env.values(), self.cwd, *self.version, *self.identity):
+            for name in re.findall(r"\{([a-z_]+)\}", text):
+                if name not in known:
+                    raise ValueError(f"placeholders among {{{'}, {'.join(sorted(known))}}}")
+        return self
+
+
+class Scenario(Frozen):
+    """One arm: repository tools and servers."""
+
+    tools: Annotated[tuple[Literal["list", "read", "search"], ...], AfterValidator(_unique)] = ()
+    servers: Annotated[tuple[Id, ...], AfterValidator(_unique)] = ()
+
+
+class Task(Frozen):
+    """One question about one corpus; its answer lives in the answer key, never here."""
+
+    id: Id
+    corpus: Id
+    question: NonEmpty
+    kind: NonEmpty = "question"
+    title: NonEmpty | None = None
+
+
+class Schedule(Frozen):
+    """How often, in what rotation, and whether pairs may run in parallel."""
+
+    repetitions: Annotated[int, Field(ge=1, le=1000)]
+    alternation: Literal["rotate"] = "rotate"
+    parallel: bool = False
+
+
+class Pilot(Frozen):
+    """The first `tasks` tasks, or the tasks named, each `repetitions` times."""
+
+    tasks: Annotated[int, Field(ge=1)] | Annotated[tuple[Id, ...], Field(min_length=1)] = 1
+    repetitions: Annotated[int, Field(ge=1, le=1000)] = 1
+
+
+class Adjudicator(Frozen):
+    """Who compares answers with the key, and what one verdict may cost."""
+
+    connection: Id
+    attempt_usd: Usd
+
+
+class Study(Frozen):
+    """A frozen protocol. Order matters in `tasks` and `scenarios`, so it is part of the digest."""
+
+    schema_: Annotated[Literal[1], Field(alias="schema")]
+    id: Id
+    kind: Literal["questions"] = "questions"
+    title: NonEmpty
+    question: NonEmpty
+    prompt: Prompt = Prompt()
+    limits: Limits = Limits()
+    budget: BudgetPlan
+    connections: Annotated[dict[Id, Connection], Field(min_length=1)]
+    prices: Prices
+    corpora: Annotated[dict[Id, CorpusPin], Field(min_length=1)]
+    servers: dict[Id, Server] = {}
+    scenarios: Annotated[dict[Id, Scenario], Field(min_length=2)]
+    tasks: Annotated[tuple[Task, ...], Field(min_length=1)]
+    schedule: Schedule
+    pilot: Pilot = Pilot()
+    adjudicator: Adjudicator | None = None
+
+    def task(self, task_id: str) -> Task:
+        """Return the task of that id."""
+        return next(task for task in self.tasks if task.id == task_id)
+
+    @property
+    def default_connection(self) -> str:
+        """The first connection in the manifest."""
+        return next(iter(self.connections))
+
+    def corpora_of(self, tasks: tuple[str, ...]) -> tuple[str, ...]:
+        """Return the corpora that these tasks use, each once, in task order."""
+        return tuple(dict.fromkeys(self.task(task).corpus for task in tasks))
+
+    def digest(self, key_sha256: str) -> str:
+        """Return the protocol digest: SHA-256 over this manifest's canonical JSON and its key's digest."""
+        plain = self.model_dump(mode="json", by_alias=True)
+        # Canonical JSON sorts keys, but the order of arms decides the schedule.
+        plain["scenarios"] = [{"id": name, **arm} for name, arm in plain["scenarios"].items()]
+        return hashlib.sha256(rfc8785.dumps({"answers": key_sha256, "study": plain})).hexdigest()

@@ -1,0 +1,1 @@
+"""What an attempt is given: an export of a pinned corpus, repository tools, MCP servers."""
