@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from decimal import Decimal
+from typing import TYPE_CHECKING
 
 from pytest_studyminimal.protocol import money
+
+if TYPE_CHECKING:
+    from decimal import Decimal
 
 
 class StudyError(Exception):
@@ -15,7 +18,7 @@ class StudyFileError(StudyError):
     """The study file, its local companion or the answer key cannot be used as written."""
 
 
-class UsageRefused(StudyError):
+class UsageRefusedError(StudyError):
     """The command line asks for something that would break the study."""
 
 

@@ -6,15 +6,18 @@ import hashlib
 import json
 import math
 import tomllib
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 from pydantic import BaseModel, ValidationError
 
 from pytest_studyminimal.protocol.errors import StudyFileError
 from pytest_studyminimal.protocol.study import Study
+from pytest_studyminimal.protocol.text import one_line
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
 
 NAMES = ("study.toml", "study.json")
 LOCAL_NAME = "study.local.toml"
@@ -104,7 +107,7 @@ def read_table(file: Path) -> dict[str, Any]:
     except (UnicodeDecodeError, ValueError, RecursionError) as error:
         kind = "JSON" if file.suffix == ".json" else "TOML"
         detail = "too deeply nested" if isinstance(error, RecursionError) else str(error)
-        message = f"{file}: found {_one_line(detail)}, required {kind} in UTF-8"
+        message = f"{file}: found {one_line(detail)}, required {kind} in UTF-8"
         raise StudyFileError(message) from None
     if not isinstance(table, dict):
         raise StudyFileError(f"{file}: found {_shown(table)}, required an object at the top")
@@ -138,10 +141,16 @@ def _impossible_values(value: Any, place: str) -> Iterator[tuple[str, str, str]]
         yield place, "null", "a value; leave the key out where there is none"
     elif isinstance(value, float) and not math.isfinite(value):
         yield place, str(value), "a finite number"
-    elif isinstance(value, str) and any(0xD800 <= ord(char) <= 0xDFFF or char == "\0" for char in value):
-        yield _one_line(place), "a surrogate or NUL character", "Unicode text"
+    elif isinstance(value, str) and any(
+        0xD800 <= ord(char) <= 0xDFFF or char == "\0" for char in value
+    ):
+        yield one_line(place), "a surrogate or NUL character", "Unicode text"
     elif not isinstance(value, (str, int, float, bool)):
-        yield place, f"the bare {type(value).__name__} {value}", 'text in quotes, such as "2026-10-10"'
+        yield (
+            place,
+            f"the bare {type(value).__name__} {value}",
+            'text in quotes, such as "2026-10-10"',
+        )
 
 
 def _validate(file: Path, table: dict[str, Any]) -> Study:
@@ -150,7 +159,9 @@ def _validate(file: Path, table: dict[str, Any]) -> Study:
     except ValidationError as error:
         raise StudyFileError(f"{file}: {describe(error, Study)}") from None
     except ValueError as error:
-        raise StudyFileError(f"{file}: found {_one_line(str(error))}, required plain values") from None
+        raise StudyFileError(
+            f"{file}: found {one_line(str(error))}, required plain values"
+        ) from None
 
 
 def describe(error: ValidationError, model: type[BaseModel], *, show_found: bool = True) -> str:
@@ -183,7 +194,7 @@ def _place(loc: tuple[int | str, ...]) -> str:
             continue
         else:
             text += f".{part}" if text else part
-    return _one_line(text) or "the top level"
+    return one_line(text) or "the top level"
 
 
 def _required(finding: Any) -> str:
@@ -239,10 +250,6 @@ def _shown(value: Any) -> str:
     return text if len(text) <= 80 else text[:60] + f"… ({len(text)} characters)"
 
 
-def _one_line(text: str) -> str:
-    return "".join(char if char.isprintable() else f"\\x{ord(char):02x}" for char in text)[:300]
-
-
 def _check_references(file: Path, study: Study) -> None:
     def refuse(place: str, found: object, required: str) -> None:
         raise StudyFileError(f"{file}: {place}: found {_shown(found)}, required {required}")
@@ -254,7 +261,9 @@ def _check_references(file: Path, study: Study) -> None:
                 refuse(f"scenarios.{name}.servers[{index}]", server, _one_of(study.servers))
     if isinstance(study.pilot.tasks, int):
         if study.pilot.tasks > len(study.tasks):
-            refuse("pilot.tasks", study.pilot.tasks, f"at most {len(study.tasks)}, the number of tasks")
+            refuse(
+                "pilot.tasks", study.pilot.tasks, f"at most {len(study.tasks)}, the number of tasks"
+            )
     else:
         for index, task in enumerate(study.pilot.tasks):
             if task not in {known.id for known in study.tasks}:
@@ -273,7 +282,9 @@ def _check_tasks(study: Study, refuse: Callable[[str, object, str], None]) -> No
             refuse(f"tasks[{index}].corpus", task.corpus, _one_of(study.corpora))
         size = len(task.question.encode()) + len((study.prompt.system or "").encode())
         if size > study.limits.prompt_bytes:
-            required = f"a prompt of at most {study.limits.prompt_bytes} bytes (limits.prompt_bytes)"
+            required = (
+                f"a prompt of at most {study.limits.prompt_bytes} bytes (limits.prompt_bytes)"
+            )
             raise_size = f"{size} bytes"
             refuse(f"tasks[{index}].question", raise_size, required)
 
@@ -289,8 +300,12 @@ def _local_roots(folder: Path) -> dict[str, Path]:
     table = read_table(file)
     roots = table.get("roots")
     if set(table) != {"roots"} or not isinstance(roots, dict):
-        raise StudyFileError(f"{file}: found other tables, required only [roots] with NAME = \"PATH\"")
+        raise StudyFileError(
+            f'{file}: found other tables, required only [roots] with NAME = "PATH"'
+        )
     for name, value in roots.items():
         if not isinstance(value, str) or not value:
-            raise StudyFileError(f"{file}: roots.{name}: found {_shown(value)}, required a path in quotes")
+            raise StudyFileError(
+                f"{file}: roots.{name}: found {_shown(value)}, required a path in quotes"
+            )
     return {name: (folder / Path(value).expanduser()).resolve() for name, value in roots.items()}

@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import decimal
 import re
-from collections.abc import Iterable
 from decimal import Decimal
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 _EXACT = decimal.Context(
     prec=200,
@@ -20,7 +23,9 @@ _EXACT = decimal.Context(
 _AMOUNT = re.compile(r"[0-9]{1,12}(\.[0-9]{1,12})?", re.ASCII)
 
 ZERO = Decimal(0)
-AMOUNT_RULE = 'a decimal number in quotes such as "0.10": digits, at most 12 before and after the point'
+AMOUNT_RULE = (
+    'a decimal number in quotes such as "0.10": digits, at most 12 before and after the point'
+)
 
 
 def parse(text: object) -> Decimal:
@@ -28,6 +33,11 @@ def parse(text: object) -> Decimal:
     if not isinstance(text, str) or not _AMOUNT.fullmatch(text):
         raise ValueError(AMOUNT_RULE)
     return Decimal(text)
+
+
+def parse_exact(text: str) -> Decimal:
+    """Return an amount that `text` below wrote, with as many digits as it has."""
+    return _EXACT.create_decimal(text)
 
 
 def text(amount: Decimal) -> str:
@@ -63,6 +73,13 @@ def multiply(amount: Decimal, times: Decimal | int) -> Decimal:
 def per_million(rate_usd: Decimal, tokens: int) -> Decimal:
     """Return the price in dollars of `tokens` at `rate_usd` per million tokens."""
     return _EXACT.scaleb(_EXACT.multiply(rate_usd, Decimal(tokens)), -6)
+
+
+def scaled(amount: Decimal, numerator: int, denominator: int) -> Decimal:
+    """Return `amount` × numerator / denominator, rounded half-even at 9 decimals: projections only."""
+    rounding = decimal.Context(prec=200, rounding=decimal.ROUND_HALF_EVEN)
+    product = _EXACT.multiply(amount, Decimal(numerator))
+    return rounding.quantize(rounding.divide(product, Decimal(denominator)), Decimal("1e-9"))
 
 
 def total(amounts: Iterable[Decimal]) -> Decimal:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from decimal import Decimal
 from typing import Any, Literal
 
-from pydantic import JsonValue
+from pydantic import Field, JsonValue
 
 from pytest_studyminimal.protocol.frozen import Frozen
 
@@ -109,7 +109,6 @@ class Transcript(Frozen):
     `usage` sums the paid calls whose usage was valid; `usage_complete` is false where any was lost.
     `models` are the served models in the order first seen. `stop_reason` is the last one received.
     `problem` is one public line about an ending other than "finished". `answer` and `raw` are private.
-    `served` is False until a paid call was at least sent.
     """
 
     transport: str
@@ -151,8 +150,9 @@ class Observation(Frozen):
     turns: int | None = None
     requests: int | None = None
     tool_calls: int | None = None
-    tool_calls_by_name: dict[str, int] = {}
-    tool_errors_by_name: dict[str, int] = {}
+    tool_calls_by_name: dict[str, int] = Field(default_factory=dict)
+    tool_errors_by_name: dict[str, int] = Field(default_factory=dict)
+    tool_results_cut: int = 0
     offered_tools: tuple[str, ...] = ()
     usage: Usage | None = None
     usage_complete: bool = False

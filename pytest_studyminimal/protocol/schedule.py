@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from pytest_studyminimal.protocol.records import Attempt
-from pytest_studyminimal.protocol.study import Study
+
+if TYPE_CHECKING:
+    from pytest_studyminimal.protocol.study import Study
 
 Phase = Literal["pilot", "full"]
 PHASES: tuple[Phase, ...] = ("pilot", "full")

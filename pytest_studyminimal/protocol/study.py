@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import datetime
+import datetime as dt
 import hashlib
 import re
 from decimal import Decimal
@@ -58,7 +58,7 @@ def _base_url(url: str) -> str:
 
 
 def _iso_date(text: str) -> str:
-    datetime.date.fromisoformat(text)
+    dt.date.fromisoformat(text)
     return text
 
 
@@ -70,7 +70,9 @@ def _unique(values: tuple[str, ...]) -> tuple[str, ...]:
 
 Id = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]+(-[a-z0-9]+)*$", max_length=64)]
 Amount = Annotated[
-    Decimal, BeforeValidator(_amount), PlainSerializer(money.text, return_type=str, when_used="json")
+    Decimal,
+    BeforeValidator(_amount),
+    PlainSerializer(money.text, return_type=str, when_used="json"),
 ]
 Usd = Annotated[Amount, AfterValidator(_positive)]
 Commit = Annotated[str, StringConstraints(pattern=r"^([0-9a-f]{40}|[0-9a-f]{64})$")]
@@ -174,7 +176,7 @@ class Readiness(Frozen):
     """A call that a ready server answers without error."""
 
     tool: NonEmpty
-    arguments: dict[str, JsonValue] = {}
+    arguments: dict[str, JsonValue] = Field(default_factory=dict)
 
 
 class Server(Frozen):
@@ -187,7 +189,7 @@ class Server(Frozen):
     argv: Annotated[tuple[NonEmpty, ...], Field(min_length=1)]
     allow: Annotated[Names, Field(min_length=1)]
     ready: Readiness
-    env: dict[VariableName, str] = {}
+    env: dict[VariableName, str] = Field(default_factory=dict)
     pass_env: Annotated[tuple[VariableName, ...], AfterValidator(_unique)] = ()
     cwd: NonEmpty = "{study}"
     identity: Names = ()
@@ -261,7 +263,7 @@ class Study(Frozen):
     connections: Annotated[dict[Id, Connection], Field(min_length=1)]
     prices: Prices
     corpora: Annotated[dict[Id, CorpusPin], Field(min_length=1)]
-    servers: dict[Id, Server] = {}
+    servers: dict[Id, Server] = Field(default_factory=dict)
     scenarios: Annotated[dict[Id, Scenario], Field(min_length=2)]
     tasks: Annotated[tuple[Task, ...], Field(min_length=1)]
     schedule: Schedule

@@ -1,0 +1,210 @@
+"""The cap: reserve before spend, settle after, stop for good. All of it is in the ledger first."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pytest_studyminimal.evidence.records import Balance
+from pytest_studyminimal.protocol import money
+from pytest_studyminimal.protocol.errors import (
+    AlreadyStartedError,
+    BudgetRefusedError,
+    LedgerError,
+    RunStoppedError,
+)
+
+if TYPE_CHECKING:
+    from decimal import Decimal
+
+    from pytest_studyminimal.evidence.ledger import Ledger
+    from pytest_studyminimal.protocol.records import Observation
+
+
+@dataclass(frozen=True)
+class Budget:
+    """What one run may still spend of its account; usable from every process of the run.
+
+    The cap is the account's last approval, read with each reservation. Charged plus reserved never
+    passes it, except by what a provider has charged beyond a reservation.
+    """
+
+    ledger: Ledger
+    account: str
+    run: str
+
+    def approve(self, cap_usd: Decimal, *, phase: str, series: str, source: str) -> None:
+        """Record an explicit decision on the account's cap, inside a transaction.
+
+        Raises BudgetRefusedError where less is allowed than is committed already.
+        """
+        balance = self.ledger.balance(self.account)
+        if cap_usd < balance.committed_usd:
+            raise _refused(cap_usd, balance, money.ZERO)
+        body = {"cap_usd": money.text(cap_usd), "phase": phase, "series": series, "source": source}
+        self.ledger.append("approval", account=self.account, run=self.run, body=body)
+
+    def cap_usd(self) -> Decimal:
+        """Return the account's cap; LedgerError where none was approved."""
+        return cap_of(self.ledger, self.account)
+
+    def balance(self) -> Balance:
+        """Return the account's committed and reserved dollars."""
+        return self.ledger.balance(self.account)
+
+    def admit(self, attempt: str, needed_usd: Decimal) -> None:
+        """Refuse early what the first reservation would refuse; nothing is written.
+
+        Raises RunStoppedError, AlreadyStartedError or BudgetRefusedError.
+        """
+        self._refuse_stopped()
+        if self.ledger.has("start", run=self.run, attempt=attempt):
+            raise _already_started(attempt)
+        self._refuse_beyond_cap(needed_usd)
+
+    def start(self, attempt: str) -> None:
+        """Record the one start of an attempt.
+
+        Raises RunStoppedError where the run was stopped, AlreadyStartedError on a second start.
+        """
+        with self.ledger.transaction():
+            self._refuse_stopped()
+            if self.ledger.has("start", run=self.run, attempt=attempt):
+                raise _already_started(attempt)
+            self.ledger.append(
+                "start", account=self.account, run=self.run, attempt=attempt, body={}
+            )
+
+    def reserve(self, attempt: str, usd: Decimal) -> int:
+        """Check and append a reservation in one transaction and return its number.
+
+        It is on disk when this returns. Raises BudgetRefusedError, RunStoppedError or LedgerError.
+        """
+        with self.ledger.transaction():
+            self._refuse_stopped()
+            balance = self._refuse_beyond_cap(usd)
+            return self.ledger.append(
+                "reserve",
+                account=self.account,
+                run=self.run,
+                attempt=attempt,
+                body={"usd": money.text(usd)},
+                balance=Balance(
+                    money.add(balance.committed_usd, usd), money.add(balance.reserved_usd, usd)
+                ),
+            )
+
+    def settle(self, reservation: int, charged_usd: Decimal, *, measured: bool) -> None:
+        """Replace a reservation by what it cost; never clamped, also where it cost more.
+
+        `measured` is false where the reservation itself is kept as the charge.
+        """
+        with self.ledger.transaction():
+            self._settle(reservation, charged_usd, measured=measured)
+
+    def _settle(self, reservation: int, charged_usd: Decimal, *, measured: bool) -> None:
+        reserve = self.ledger.record(reservation)
+        reserved_usd = money.parse_exact(reserve.body["usd"])
+        balance = self.ledger.balance(self.account)
+        change = money.subtract(charged_usd, reserved_usd)
+        self.ledger.append(
+            "settle",
+            account=self.account,
+            run=reserve.run,
+            attempt=reserve.attempt,
+            body={
+                "charged_usd": money.text(charged_usd),
+                "measured": measured,
+                "reservation": reservation,
+            },
+            balance=Balance(
+                money.add(balance.committed_usd, change),
+                money.subtract(balance.reserved_usd, reserved_usd),
+            ),
+        )
+
+    def retain_open(self, attempt: str) -> Decimal:
+        """Settle every open reservation of an attempt at its full amount; return all that it was charged.
+
+        Runs inside a transaction.
+        """
+        mine = self.ledger.records(run=self.run, attempt=attempt)
+        settled = {record.body["reservation"] for record in mine if record.kind == "settle"}
+        charges = [
+            money.parse_exact(record.body["charged_usd"])
+            for record in mine
+            if record.kind == "settle"
+        ]
+        for record in mine:
+            if record.kind == "reserve" and record.seq not in settled:
+                amount = money.parse_exact(record.body["usd"])
+                self._settle(record.seq, amount, measured=False)
+                charges.append(amount)
+        return money.total(charges)
+
+    def observe(self, observation: Observation, private: dict[str, object]) -> None:
+        """Append a judged attempt; any status but completed stops the run in the same transaction."""
+        with self.ledger.transaction():
+            self.observe_inside(observation, private)
+
+    def observe_inside(self, observation: Observation, private: dict[str, object]) -> None:
+        """As `observe`, within a transaction that the caller holds."""
+        self.ledger.append(
+            "observation",
+            account=self.account,
+            run=self.run,
+            attempt=observation.attempt.id,
+            body=observation.model_dump(mode="json", exclude_none=True),
+            private=private,
+        )
+        if observation.status != "completed":
+            self._stop(observation.attempt.id, observation.status)
+
+    def _stop(self, attempt: str, why: str) -> None:
+        if not self.ledger.has("stop", run=self.run):
+            self.ledger.append(
+                "stop", account=self.account, run=self.run, attempt=attempt, body={"why": why}
+            )
+
+    def stop(self, why: str, attempt: str = "") -> None:
+        """Stop the run for every process of it; nothing of it starts afterwards."""
+        with self.ledger.transaction():
+            self._stop(attempt, why)
+
+    def _refuse_stopped(self) -> None:
+        stops = self.ledger.records(run=self.run, kind="stop", limit=1)
+        if stops:
+            first = stops[0]
+            by = f" at {first.attempt}" if first.attempt else ""
+            raise RunStoppedError(f"the run stopped{by}: {first.body['why']}")
+        if self.ledger.has("close", run=self.run):
+            raise RunStoppedError("the run is closed; a run is never reopened")
+
+    def _refuse_beyond_cap(self, needed_usd: Decimal) -> Balance:
+        cap_usd = self.cap_usd()
+        balance = self.ledger.balance(self.account)
+        if money.add(balance.committed_usd, needed_usd) > cap_usd:
+            raise _refused(cap_usd, balance, needed_usd)
+        return balance
+
+
+def cap_of(ledger: Ledger, account: str) -> Decimal:
+    """Return the cap last approved for `account`; LedgerError where there is none."""
+    for record in ledger.last("approval", account=account):
+        return money.parse_exact(record.body["cap_usd"])
+    raise LedgerError(
+        f"account {account}: found no approved budget, required one before any spending"
+    )
+
+
+def _refused(cap_usd: Decimal, balance: Balance, needed_usd: Decimal) -> BudgetRefusedError:
+    return BudgetRefusedError(
+        cap_usd=cap_usd,
+        spent_usd=balance.spent_usd,
+        reserved_usd=balance.reserved_usd,
+        needed_usd=needed_usd,
+    )
+
+
+def _already_started(attempt: str) -> AlreadyStartedError:
+    return AlreadyStartedError(f"{attempt} was started before; an attempt runs at most once")

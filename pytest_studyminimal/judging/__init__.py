@@ -1,0 +1,1 @@
+"""What an answer is compared with; only this room reads the answer key."""

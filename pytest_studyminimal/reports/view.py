@@ -1,0 +1,100 @@
+"""One run as the ledger holds it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from pytest_studyminimal.evidence.budget import cap_of
+from pytest_studyminimal.protocol import money
+from pytest_studyminimal.protocol.records import Attempt, Observation, Status
+
+if TYPE_CHECKING:
+    from decimal import Decimal
+
+    from pytest_studyminimal.evidence.ledger import Ledger
+    from pytest_studyminimal.evidence.records import Balance, Record
+
+Shown = Status | Literal["open", "not selected"]
+
+
+@dataclass(frozen=True)
+class Line:
+    """One planned attempt and what became of it; `observation` is None where it was not reached."""
+
+    attempt: Attempt
+    status: Shown
+    observation: Observation | None
+
+
+@dataclass(frozen=True)
+class RunView:
+    """A run's opening record, its attempts in the planned order, and its account."""
+
+    row: Record
+    lines: tuple[Line, ...]
+    stop: Record | None
+    close: Record | None
+    balance: Balance
+    cap_usd: Decimal
+
+    @property
+    def selected(self) -> tuple[Line, ...]:
+        """The attempts that this run was to make."""
+        return tuple(line for line in self.lines if line.status != "not selected")
+
+    @property
+    def completed(self) -> bool:
+        """Whether every planned attempt of the phase completed; a narrowed run never did."""
+        return all(line.status == "completed" for line in self.lines)
+
+    @property
+    def selected_completed(self) -> bool:
+        """Whether every selected attempt completed."""
+        return all(line.status == "completed" for line in self.selected)
+
+    @property
+    def charged_usd(self) -> Decimal:
+        """What this run was charged so far, its open reservations not included."""
+        return money.total(line.observation.charged_usd for line in self.lines if line.observation)
+
+
+def view(ledger: Ledger, run: str) -> RunView:
+    """Return what the ledger holds of a run."""
+    row = ledger.records(run=run, kind="run")[0]
+    started = {record.attempt for record in ledger.records(run=run, kind="start")}
+    observations = {
+        record.attempt: Observation.model_validate_json(json.dumps(record.body))
+        for record in ledger.records(run=run, kind="observation")
+    }
+    selected = set(row.body["selected"])
+    return RunView(
+        row=row,
+        lines=tuple(
+            _line(planned, selected, started, observations) for planned in row.body["planned"]
+        ),
+        stop=next(iter(ledger.records(run=run, kind="stop", limit=1)), None),
+        close=next(iter(ledger.records(run=run, kind="close", limit=1)), None),
+        balance=ledger.balance(row.account),
+        cap_usd=cap_of(ledger, row.account),
+    )
+
+
+def _line(
+    planned: dict[str, Any],
+    selected: set[str],
+    started: set[str],
+    observations: dict[str, Observation],
+) -> Line:
+    name = planned["id"]
+    attempt = Attempt.model_validate({key: planned[key] for key in Attempt.model_fields})
+    observation = observations.get(name)
+    status: Shown = "blocked"
+    if observation is not None:
+        status = observation.status
+    elif name not in selected:
+        status = "not selected"
+    elif name in started:
+        status = "open"
+    return Line(attempt=attempt, status=status, observation=observation)
