@@ -1,0 +1,3 @@
+"""The project's own tests use pytest's own fixture for testing plugins."""
+
+pytest_plugins = ["pytester"]

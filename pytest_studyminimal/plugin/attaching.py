@@ -1,0 +1,57 @@
+"""How an xdist worker joins the run that its controller opened."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from pytest_studyminimal.evidence.budget import Budget
+from pytest_studyminimal.evidence.ledger import Ledger
+from pytest_studyminimal.evidence.sessions import alive
+from pytest_studyminimal.plugin.gate import effective_connection, ledger_path_of, roots_of, terms_of
+from pytest_studyminimal.preflight import Ready, read_corpora
+from pytest_studyminimal.protocol.errors import LedgerError
+from pytest_studyminimal.run import Run
+from pytest_studyminimal.transports.open import open_transport
+from pytest_studyminimal.workspace.servers import ServerFacts
+
+if TYPE_CHECKING:
+    from pytest_studyminimal.plugin.session import StudySession
+
+
+def attach(session: StudySession) -> Run:
+    """Return the run of this worker's controller; LedgerError where plans or series differ."""
+    folder = session.folder
+    ledger = session.stack.enter_context(
+        Ledger.open(ledger_path_of(session, folder), folder.study.id)
+    )
+    session.stack.enter_context(alive(ledger, session.run_id))
+    rows = ledger.records(run=session.run_id, kind="run")
+    if not rows:
+        raise LedgerError(
+            f"{ledger.path}: found no run {session.run_id}, required the controller's"
+        )
+    body = rows[0].body
+    if body["series"]["protocol"] != folder.digest:
+        raise LedgerError(
+            f"{folder.file}: found another protocol than the controller's, required the same"
+        )
+    session.roots = roots_of(session, folder)
+    attempts = tuple(one for one in session.attempts(folder) if one.id in body["selected"])
+    session.ready = Ready(
+        corpora=read_corpora(folder, attempts, session.roots),
+        facts={
+            corpus: {server: ServerFacts.model_validate(facts) for server, facts in servers.items()}
+            for corpus, servers in body["servers"].items()
+        },
+    )
+    transport = session.stack.enter_context(
+        open_transport(effective_connection(session, folder), os.environ)
+    )
+    return Run(
+        id=session.run_id,
+        terms=terms_of(session, folder, body["series"]["id"]),
+        ledger=ledger,
+        budget=Budget(ledger, rows[0].account, session.run_id),
+        transport=transport,
+    )

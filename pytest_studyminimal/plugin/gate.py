@@ -1,0 +1,288 @@
+"""The gate: once, in the controller, before the first attempt. Every refusal is one line and exit 4."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import platformdirs
+
+from pytest_studyminimal import __version__
+from pytest_studyminimal.approvals import Cap, decide_cap, positive_amount, required_model
+from pytest_studyminimal.evidence.budget import Budget
+from pytest_studyminimal.evidence.ledger import Ledger
+from pytest_studyminimal.evidence.series import Series, digest_of, runner_digest
+from pytest_studyminimal.evidence.sessions import alive, close_dead_runs
+from pytest_studyminimal.judging.key import load_key
+from pytest_studyminimal.plugin.options import on_command_line
+from pytest_studyminimal.preflight import Ready, Roots, check, inside
+from pytest_studyminimal.protocol import money
+from pytest_studyminimal.protocol.errors import LedgerError, UsageRefusedError
+from pytest_studyminimal.protocol.prices import upper_rates
+from pytest_studyminimal.protocol.schedule import plan
+from pytest_studyminimal.reports.pilots import completed_pilot, pilot_lines
+from pytest_studyminimal.run import Run, Terms
+from pytest_studyminimal.transports.open import open_transport
+from pytest_studyminimal.workspace.folder import describe_folder
+
+if TYPE_CHECKING:
+    from decimal import Decimal
+
+    from pytest_studyminimal.plugin.session import StudySession
+    from pytest_studyminimal.protocol.manifest import StudyFolder
+    from pytest_studyminimal.protocol.records import Attempt
+    from pytest_studyminimal.protocol.study import Connection, Tier
+    from pytest_studyminimal.workspace.servers import ServerFacts
+
+
+def pass_gate(session: StudySession, nodeids: list[str]) -> Run:
+    """Return the opened run of this session; StudyError with one line where it may not start."""
+    folder = _one_study(session)
+    attempts = session.attempts(folder)
+    selected = _selection(nodeids, attempts)
+    connection = effective_connection(session, folder)
+    required_model(connection.model, os.environ)
+    cap = decide_cap(
+        folder.study, session.phase, session.config.getoption("study_budget_usd"), os.environ
+    )
+    roots = roots_of(session, folder)
+    ledger_path = ledger_path_of(session, folder)
+    for path in roots.paths.values():
+        if inside(ledger_path, path):
+            raise LedgerError(
+                f"{ledger_path}: found a ledger inside {path}, required one outside every checkout"
+            )
+    if session.phase == "full" and on_command_line(session.config, "--approve-budget") is None:
+        raise UsageRefusedError(_approval_needed(folder, ledger_path, cap))
+    return _open(session, folder, connection, cap, roots, ledger_path, attempts, selected)
+
+
+def _one_study(session: StudySession) -> StudyFolder:
+    if len(session.folders) > 1:
+        names = ", ".join(sorted(str(path) for path in session.folders))
+        raise UsageRefusedError(
+            f"--study: found several studies ({names}), required one per session"
+        )
+    return session.folder
+
+
+def _selection(nodeids: list[str], attempts: tuple[Attempt, ...]) -> tuple[str, ...]:
+    places = {attempt.id: attempt.place for attempt in attempts}
+    selected = [nodeid.rpartition("[")[2].removesuffix("]") for nodeid in nodeids]
+    for name, nodeid in zip(selected, nodeids, strict=True):
+        if name not in places:
+            raise UsageRefusedError(
+                f"{nodeid}: found an item that is no attempt of the plan, required only those"
+            )
+        if selected.count(name) > 1:
+            raise UsageRefusedError(
+                f"{name}: found in several test items, required one: an attempt runs at most once"
+            )
+    if [places[name] for name in selected] != sorted(places[name] for name in selected):
+        raise UsageRefusedError(
+            "found items out of the frozen order, required no plugin that reorders them"
+        )
+    return tuple(selected)
+
+
+def effective_connection(session: StudySession, folder: StudyFolder) -> Connection:
+    """Return the connection of this session, with its provider replaced in a rehearsal."""
+    connection = folder.study.connections[session.connection]
+    if session.config.getoption("study_rehearse"):
+        return connection.model_copy(
+            update={"provider": "rehearsal", "base_url": None, "key": None}
+        )
+    return connection
+
+
+def roots_of(session: StudySession, folder: StudyFolder) -> Roots:
+    """Return where corpora and engines lie, from options, environment and the local file."""
+    options = session.config.getoption("study_root")
+    return Roots.gather(folder, options, os.environ, session.config.invocation_params.dir)
+
+
+def ledger_path_of(session: StudySession, folder: StudyFolder) -> Path:
+    """Return where this study's ledger lies."""
+    option = session.config.getoption("study_ledger")
+    if option is None:
+        return platformdirs.user_state_path("studyminimal") / folder.study.id / "ledger.sqlite3"
+    path = session.config.invocation_params.dir / Path(option).expanduser()
+    return path / "ledger.sqlite3" if path.is_dir() else path
+
+
+def terms_of(session: StudySession, folder: StudyFolder, series: str) -> Terms:
+    """Return the terms of this session's attempts; UsageRefusedError for prices that are no amounts."""
+    connection = effective_connection(session, folder)
+    option = session.config.getoption
+    attempt_usd = positive_amount("--study-attempt-budget-usd", option("study_attempt_budget_usd"))
+    return Terms(
+        study=folder.study,
+        connection=connection,
+        upper=_upper(session, folder),
+        attempt_usd=attempt_usd or folder.study.budget.attempt_usd,
+        series=series,
+        rehearsal=connection.provider == "rehearsal",
+    )
+
+
+def _upper(session: StudySession, folder: StudyFolder) -> Tier:
+    def rate(kind: str) -> Decimal | None:
+        option = session.config.getoption(f"study_{kind}_usd_per_million")
+        variable = f"STUDY_{kind.upper()}_USD_PER_MILLION"
+        if option is not None:
+            return positive_amount(f"--study-{kind}-usd-per-million", option)
+        return positive_amount(variable, os.environ.get(variable))
+
+    return upper_rates(folder.study.prices, input_usd=rate("input"), output_usd=rate("output"))
+
+
+def keys_of(folder: StudyFolder) -> frozenset[str]:
+    """Return the names of the variables that hold a model's key; no child may get them."""
+    return frozenset(one.key for one in folder.study.connections.values() if one.key)
+
+
+def series_of(
+    session: StudySession, folder: StudyFolder, connection: Connection, ready: Ready, upper: Tier
+) -> Series:
+    """Return what binds this run's observations to others."""
+    study = folder.study
+    return Series(
+        protocol=folder.digest,
+        answer_key=folder.key_sha256,
+        runner=runner_digest(),
+        runner_version=__version__,
+        transport=connection.transport,
+        transport_version=connection.version,
+        connection=session.connection,
+        provider=connection.provider,
+        model=connection.model,
+        prices=digest_of([study.prices.model_dump(mode="json"), upper.model_dump(mode="json")]),
+        servers={
+            server: digest_of(_lasting(facts))
+            for by_server in ready.facts.values()
+            for server, facts in by_server.items()
+        },
+        rehearsal=connection.provider == "rehearsal",
+    )
+
+
+def _lasting(facts: ServerFacts) -> dict[str, Any]:
+    # What lies in a corpus's own checkout differs from task to task and is bound by its pin.
+    local = ("{export}", "{checkout}", "{config}")
+    return {
+        "identity": {
+            label: sha256
+            for label, sha256 in facts.identity.items()
+            if not any(place in label for place in local)
+        },
+        "name": facts.name,
+        "version": facts.version,
+        "version_line": facts.version_line,
+    }
+
+
+def _open(
+    session: StudySession,
+    folder: StudyFolder,
+    connection: Connection,
+    cap: Cap,
+    roots: Roots,
+    ledger_path: Path,
+    attempts: tuple[Attempt, ...],
+    selected: tuple[str, ...],
+) -> Run:
+    terms = terms_of(session, folder, series="")
+    sources = {task: expected.sources for task, expected in load_key(folder).tasks.items()}
+    transport = session.stack.enter_context(open_transport(connection, os.environ))
+    chosen = tuple(attempt for attempt in attempts if attempt.id in selected)
+    ready = check(folder, chosen, roots, sources=sources, keys=keys_of(folder))
+    series = series_of(session, folder, connection, ready, terms.upper)
+    terms = terms_of(session, folder, series.id)
+    ledger = session.stack.enter_context(Ledger.open(ledger_path, folder.study.id))
+    for run in close_dead_runs(ledger):
+        session.notes.append(
+            f"run {run} was found open and its session dead: closed, charged in full"
+        )
+    if session.phase == "full":
+        _require_pilot(ledger, series)
+    session.ready, session.roots = ready, roots
+    session.stack.enter_context(alive(ledger, session.run_id))
+    account = f"rehearsal:{session.run_id}" if terms.rehearsal else folder.study.id
+    budget = Budget(ledger, account, session.run_id)
+    body = _row(session, folder, terms, series, attempts, selected, ready)
+    with ledger.transaction():
+        ledger.append("run", account=account, run=session.run_id, body=body)
+        budget.approve(cap.usd, phase=session.phase, series=series.id, source=cap.source)
+    return Run(id=session.run_id, terms=terms, ledger=ledger, budget=budget, transport=transport)
+
+
+def _require_pilot(ledger: Ledger, series: Series) -> None:
+    pilot, differs = completed_pilot(ledger, series)
+    if pilot is not None:
+        return
+    found = "no completed pilot"
+    if differs:
+        found = f"a completed pilot of another series (differs in {', '.join(differs)})"
+    raise UsageRefusedError(
+        f"--study full: found {found}, required a completed one of this series: pytest --study pilot"
+    )
+
+
+def _approval_needed(folder: StudyFolder, ledger_path: Path, cap: Cap) -> str:
+    measured = "no pilot was measured yet: pytest --study pilot"
+    if ledger_path.exists():
+        with Ledger.open(ledger_path, folder.study.id) as ledger:
+            measured = "; ".join(pilot_lines(ledger)) or measured
+    return (
+        f"--study full: found no approval, required --approve-budget for a cap of {money.text(cap.usd)} USD"
+        f" ({cap.source}); {measured}"
+    )
+
+
+def _row(
+    session: StudySession,
+    folder: StudyFolder,
+    terms: Terms,
+    series: Series,
+    attempts: tuple[Attempt, ...],
+    selected: tuple[str, ...],
+    ready: Ready,
+) -> dict[str, Any]:
+    connection = terms.connection
+    return {
+        "study": folder.study.id,
+        "title": folder.study.title,
+        "phase": session.phase,
+        "series": {**series.model_dump(mode="json"), "id": series.id},
+        "connection": session.connection,
+        "transport": connection.transport,
+        "transport_version": connection.version,
+        "provider": connection.provider,
+        "model": connection.model,
+        "model_is_alias": connection.alias,
+        "rehearsal": terms.rehearsal,
+        "planned": [{"id": attempt.id, **attempt.model_dump()} for attempt in attempts],
+        "selected": list(selected),
+        "not_selected": [attempt.id for attempt in attempts if attempt.id not in selected],
+        "full_attempts": len(plan(folder.study, "full")),
+        "scenarios": list(folder.study.scenarios),
+        "attempt_usd": money.text(terms.attempt_usd),
+        "prices": folder.study.prices.model_dump(mode="json"),
+        "upper": terms.upper.model_dump(mode="json"),
+        "corpora": {
+            name: {
+                "commit": corpus.commit,
+                "digest": corpus.digest,
+                "files": len(corpus.files),
+                "excluded": dict(corpus.excluded),
+                "warnings": list(corpus.warnings),
+            }
+            for name, corpus in ready.corpora.items()
+        },
+        "servers": {
+            corpus: {server: facts.model_dump(mode="json") for server, facts in by_server.items()}
+            for corpus, by_server in ready.facts.items()
+        },
+        "study_folder": describe_folder(folder.path),
+    }

@@ -1,0 +1,61 @@
+"""Options of pytest and its plugins that would break a study: repeat, reorder, choose by outcome."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pytest_studyminimal.protocol.errors import UsageRefusedError
+
+if TYPE_CHECKING:
+    import pytest
+
+_CHOOSES = "choosing or ordering attempts by earlier outcomes is a retry"
+_REFUSED: tuple[tuple[str, str, str], ...] = (
+    ("reruns", "--reruns", "an attempt runs at most once"),
+    ("lf", "--lf", _CHOOSES),
+    ("failedfirst", "--ff", _CHOOSES),
+    ("newfirst", "--nf", _CHOOSES),
+    ("stepwise", "--sw", _CHOOSES),
+    ("stepwise_skip", "--sw-skip", _CHOOSES),
+    ("setuponly", "--setup-only", "it would prepare attempts and run none"),
+    ("setupplan", "--setup-plan", "it would prepare attempts and run none"),
+    ("usepdb", "--pdb", "it keeps an attempt's process open for hours and shows private values"),
+    ("trace", "--trace", "it keeps an attempt's process open for hours and shows private values"),
+    ("looponfail", "--looponfail", "an attempt runs at most once"),
+)
+
+
+def refuse_options(config: pytest.Config) -> None:
+    """Raise UsageRefusedError for the first option that a study cannot be run with."""
+    for name, option, why in _REFUSED:
+        if getattr(config.option, name, None):
+            raise UsageRefusedError(f"{option}: found with --study, required without it: {why}")
+    if (getattr(config.option, "count", None) or 1) > 1:
+        raise UsageRefusedError(
+            "--count: found with --study, required without it: an attempt runs at most once"
+        )
+    if getattr(config.option, "dist", "no") == "each":
+        raise UsageRefusedError(
+            "--dist each: found with --study, required another: an attempt runs at most once"
+        )
+    if _timeout_method(config) == "thread":
+        raise UsageRefusedError(
+            "timeout_method: found 'thread', required 'signal': a thread ends the process in mid-attempt"
+        )
+
+
+def _timeout_method(config: pytest.Config) -> str | None:
+    if not config.pluginmanager.hasplugin("timeout"):
+        return None
+    timeout = getattr(config.option, "timeout", None) or config.getini("timeout")
+    method = getattr(config.option, "timeout_method", None) or config.getini("timeout_method")
+    return str(method) if timeout and method else None
+
+
+def refuse_marks(item: pytest.Item) -> None:
+    """Raise UsageRefusedError for a mark that would start an attempt again."""
+    for name in ("flaky", "repeat"):
+        if item.get_closest_marker(name):
+            raise UsageRefusedError(
+                f"{item.name}: found the mark {name}, required none: an attempt runs at most once"
+            )

@@ -1,0 +1,186 @@
+"""Everything that can be known before money: corpora at their pins, servers ready, tools nameable."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pytest_studyminimal.protocol.errors import CorpusError, UsageRefusedError
+from pytest_studyminimal.workspace.corpus import Corpus, read_corpus
+from pytest_studyminimal.workspace.export import export
+from pytest_studyminimal.workspace.places import Places
+from pytest_studyminimal.workspace.servers import ServerFacts, preflight
+from pytest_studyminimal.workspace.toolbox import Offer, offer
+from pytest_studyminimal.workspace.tools import RepositoryTools
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pytest_studyminimal.protocol.manifest import StudyFolder
+    from pytest_studyminimal.protocol.records import Attempt
+
+ENGINE = "engine"
+
+
+@dataclass(frozen=True)
+class Roots:
+    """Where corpora and engines lie on this machine; not part of the protocol.
+
+    `--study-root NAME=PATH` wins over `STUDY_ROOT_NAME`, that over the untracked study.local.toml.
+    """
+
+    paths: Mapping[str, Path]
+
+    @classmethod
+    def gather(
+        cls, folder: StudyFolder, options: list[str], environ: Mapping[str, str], cwd: Path
+    ) -> Roots:
+        """Collect all roots; UsageRefusedError for an option that is not NAME=PATH of a known name."""
+        names = (*folder.study.corpora, ENGINE)
+        paths = dict(folder.roots)
+        for name in names:
+            if value := environ.get(f"STUDY_ROOT_{name.upper().replace('-', '_')}"):
+                paths[name] = (cwd / Path(value).expanduser()).resolve()
+        for option in options:
+            name, separator, value = option.partition("=")
+            if not separator or not value or name not in names:
+                raise UsageRefusedError(
+                    f"--study-root: found {option!r}, required NAME=PATH with NAME one of {', '.join(names)}"
+                )
+            paths[name] = (cwd / Path(value).expanduser()).resolve()
+        return cls(paths)
+
+    def of_corpus(self, folder: StudyFolder, name: str) -> Path:
+        """Return the checkout or bundle of a corpus; CorpusError where neither is known."""
+        pin = folder.study.corpora[name]
+        if pin.bundle is not None and name not in self.paths:
+            return folder.path / pin.bundle
+        if name not in self.paths:
+            raise CorpusError(
+                f"corpus {name}: found no checkout, required --study-root {name}=PATH,"
+                f" STUDY_ROOT_{name.upper().replace('-', '_')} or {folder.path / 'study.local.toml'}"
+            )
+        return self.paths[name]
+
+
+@dataclass(frozen=True)
+class Ready:
+    """What preflight found. `facts` are keyed by corpus, then by server."""
+
+    corpora: Mapping[str, Corpus]
+    facts: Mapping[str, Mapping[str, ServerFacts]]
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What a user should know, one line each."""
+        return tuple(line for corpus in self.corpora.values() for line in corpus.warnings)
+
+    def repository(self, folder: StudyFolder, attempt: Attempt) -> RepositoryTools:
+        """Return the repository tools of an attempt."""
+        corpus = self.corpora[folder.study.task(attempt.task).corpus]
+        return RepositoryTools(corpus, folder.study.scenarios[attempt.scenario].tools)
+
+    def offer(self, folder: StudyFolder, attempt: Attempt) -> Offer:
+        """Return the tools that an attempt's arm offers."""
+        scenario = folder.study.scenarios[attempt.scenario]
+        facts = self.facts[folder.study.task(attempt.task).corpus]
+        return offer(folder.study, scenario, self.repository(folder, attempt), facts)
+
+
+def read_corpora(
+    folder: StudyFolder, attempts: tuple[Attempt, ...], roots: Roots
+) -> dict[str, Corpus]:
+    """Read and verify every corpus that these attempts use; CorpusError names the first that fails."""
+    corpora = {}
+    for name in folder.study.corpora_of(tuple(attempt.task for attempt in attempts)):
+        servers = _servers_over(folder, attempts, name)
+        needs_checkout = any(
+            folder.study.servers[server].uses(placeholder)
+            for server in servers
+            for placeholder in ("checkout", "config")
+        )
+        corpora[name] = read_corpus(
+            name,
+            folder.study.corpora[name],
+            roots.of_corpus(folder, name),
+            needs_checkout=needs_checkout,
+        )
+    return corpora
+
+
+def places_of(folder: StudyFolder, roots: Roots, corpus: str, export_path: Path | None) -> Places:
+    """Return where the placeholders of a server point for an attempt over `corpus`."""
+    return Places(
+        python=sys.executable,
+        study=folder.path,
+        export=export_path,
+        checkout=roots.paths.get(corpus),
+        engine=roots.paths.get(ENGINE),
+    )
+
+
+def check(
+    folder: StudyFolder,
+    attempts: tuple[Attempt, ...],
+    roots: Roots,
+    *,
+    sources: Mapping[str, tuple[str, ...]],
+    keys: frozenset[str],
+) -> Ready:
+    """Verify all that these attempts need, spend nothing, and stop what was started for it.
+
+    `sources` are the authoritative paths by task, never shown; `keys` are names of variables that no
+    server may get. Raises CorpusError or ServerError with one line.
+    """
+    corpora = read_corpora(folder, attempts, roots)
+    check_sources(folder, corpora, sources)
+    facts: dict[str, dict[str, ServerFacts]] = {}
+    for name, corpus in corpora.items():
+        facts[name] = {}
+        servers = _servers_over(folder, attempts, name)
+        if not servers:
+            continue
+        with export(corpus) as copy:
+            for server in servers:
+                spec = folder.study.servers[server]
+                places = places_of(folder, roots, name, copy.path)
+                facts[name][server] = preflight(
+                    server, spec, places, folder.study.limits, forbidden=keys
+                )
+    ready = Ready(corpora=corpora, facts=facts)
+    for attempt in attempts:
+        ready.offer(folder, attempt)
+    return ready
+
+
+def check_sources(
+    folder: StudyFolder, corpora: Mapping[str, Corpus], sources: Mapping[str, tuple[str, ...]]
+) -> None:
+    """Refuse a study whose authoritative sources cannot be read in its corpora at their pins."""
+    for task in folder.study.tasks:
+        corpus = corpora.get(task.corpus)
+        if corpus is None:
+            continue
+        for number, path in enumerate(sources.get(task.id, ()), start=1):
+            if path not in corpus.files:
+                # The path itself is part of the key, so the line gives only its number.
+                raise CorpusError(
+                    f"corpus {task.corpus}: found no readable file for source {number} of task {task.id},"
+                    f" required every source of the answer key at commit {corpus.commit[:12]}"
+                )
+
+
+def _servers_over(
+    folder: StudyFolder, attempts: tuple[Attempt, ...], corpus: str
+) -> tuple[str, ...]:
+    study = folder.study
+    arms = {attempt.scenario for attempt in attempts if study.task(attempt.task).corpus == corpus}
+    used = {server for arm in arms for server in study.scenarios[arm].servers}
+    return tuple(server for server in study.servers if server in used)
+
+
+def inside(path: Path, directory: Path) -> bool:
+    """Whether `path` lies in `directory`, symbolic links resolved."""
+    return path.resolve().is_relative_to(directory.resolve())

@@ -1,0 +1,335 @@
+"""`Run.attempt`: the one path on which money is spent."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import signal
+import threading
+import traceback
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+from pytest_studyminimal.protocol import money, prices
+from pytest_studyminimal.protocol.errors import (
+    AttemptBudgetError,
+    LedgerError,
+    RunStoppedError,
+)
+from pytest_studyminimal.protocol.records import (
+    Attempt,
+    Judgement,
+    Observation,
+    Status,
+    Transcript,
+    Usage,
+)
+from pytest_studyminimal.protocol.rules import Facts, judge
+from pytest_studyminimal.protocol.text import one_line
+from pytest_studyminimal.transports import Assignment, Toolbox, Transport
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from decimal import Decimal
+    from types import FrameType
+
+    from pytest_studyminimal.evidence.budget import Budget
+    from pytest_studyminimal.evidence.ledger import Ledger
+    from pytest_studyminimal.evidence.records import Record
+    from pytest_studyminimal.protocol.study import Connection, Study, Tier
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What was decided before the first attempt and holds for every one of a run."""
+
+    study: Study
+    connection: Connection
+    upper: Tier
+    attempt_usd: Decimal
+    series: str
+    rehearsal: bool
+
+
+class Checked(Protocol):
+    """An export that can say what was done to it."""
+
+    def changes(self) -> tuple[str, ...]:
+        """Return what differs from the corpus, one short line each."""
+
+
+@dataclass
+class Run:
+    """One session in the ledger, usable from each of its processes; opened once, never reopened."""
+
+    id: str
+    terms: Terms
+    ledger: Ledger
+    budget: Budget
+    transport: Transport
+    on_progress: Callable[[Attempt, Decimal], None] = lambda _attempt, _usd: None
+    _broken: str | None = field(default=None, repr=False)
+
+    def row(self) -> Record:
+        """Return the record that opened this run."""
+        return self.ledger.records(run=self.id, kind="run")[0]
+
+    def assignment(self, attempt: Attempt) -> Assignment:
+        """Return what a transport carries for an attempt."""
+        study, limits = self.terms.study, self.terms.study.limits
+        return Assignment(
+            model=self.terms.connection.model,
+            question=study.task(attempt.task).question,
+            system=study.prompt.system,
+            turns=limits.turns,
+            output_tokens=limits.output_tokens,
+            tools_per_turn=limits.tools_per_turn,
+            deadline_s=limits.deadline_s,
+            tool_s=limits.tool_s,
+        )
+
+    def admit(self, attempt: Attempt, first_request_bytes: int) -> None:
+        """Refuse, before anything is prepared, what could not be started.
+
+        Raises RunStoppedError, AlreadyStartedError or BudgetRefusedError; nothing is written.
+        """
+        self._refuse_broken()
+        needed = prices.reservation(
+            self.terms.upper,
+            request_bytes=first_request_bytes,
+            output_tokens=self.terms.study.limits.output_tokens,
+        )
+        self.budget.admit(attempt.id, needed)
+
+    def _refuse_broken(self) -> None:
+        if self._broken is not None:
+            raise RunStoppedError(f"the run stopped: {self._broken}")
+
+    def attempt(self, attempt: Attempt, export: Checked, toolbox: Toolbox) -> Observation:
+        """Run one attempt, once: reserve, carry, judge, settle, append.
+
+        Whatever happens, what was spent is in the ledger when this returns or raises. Raises
+        AlreadyStartedError or RunStoppedError before anything is spent, LedgerError where the ledger
+        failed, and KeyboardInterrupt after the interrupted attempt was recorded.
+        """
+        self._refuse_broken()
+        self.budget.start(attempt.id)
+        meter = _Meter(self, attempt)
+        try:
+            transcript = self._carry(attempt, toolbox, meter)
+            with _interrupts_wait():
+                observation = self._record(attempt, transcript, export, toolbox, meter)
+        except BaseException as error:
+            # Without a working ledger nothing may follow, not even where the disk comes back.
+            self._broken = f"{attempt.id}: {type(error).__name__}"
+            raise
+        if transcript.ending == "interrupted":
+            raise KeyboardInterrupt
+        return observation
+
+    def _carry(self, attempt: Attempt, toolbox: Toolbox, meter: _Meter) -> Transcript:
+        name = self.terms.connection.transport
+        try:
+            return self.transport.carry(self.assignment(attempt), toolbox, meter)
+        except KeyboardInterrupt:
+            return Transcript(transport=name, ending="interrupted", usage_complete=False)
+        except RunStoppedError as stopped:
+            return Transcript(transport=name, ending="budget", problem=str(stopped))
+        except LedgerError:
+            raise
+        except Exception as error:  # noqa: BLE001 - an attempt must be recorded whatever went wrong
+            self.log_privately(attempt, traceback.format_exc())
+            problem = f"internal error: {type(error).__name__}; its traceback is in the private log"
+            return Transcript(
+                transport=name, ending="transport", problem=problem, usage_complete=False
+            )
+
+    def _record(
+        self,
+        attempt: Attempt,
+        transcript: Transcript,
+        export: Checked,
+        toolbox: Toolbox,
+        meter: _Meter,
+    ) -> Observation:
+        facts = Facts(
+            model=self.terms.connection.model,
+            alias=self.terms.connection.alias,
+            deadline_s=self.terms.study.limits.deadline_s,
+            offered_tools=tuple(tool.name for tool in toolbox.definitions),
+            export_changes=export.changes(),
+            overshoot_usd=meter.overshoot_usd,
+        )
+        judgement = judge(transcript, facts)
+        self._keep_stream(attempt, transcript)
+        with self.ledger.transaction():
+            # Whatever a transport left open stays charged in full.
+            charged_usd = self.budget.retain_open(attempt.id)
+            observation = self._observation(attempt, transcript, judgement, charged_usd)
+            self.budget.observe_inside(observation, {"answer": transcript.answer})
+        return observation
+
+    def _observation(
+        self, attempt: Attempt, seen: Transcript, judgement: Judgement, charged_usd: Decimal
+    ) -> Observation:
+        computed = prices.list_price(
+            self.terms.study.prices, seen.usage, seen.largest_prompt_tokens
+        )
+        asked = [one_line(call.name, 64) for call in seen.tool_calls]
+        failed = [one_line(call.name, 64) for call in seen.tool_calls if call.is_error]
+        balance = self.budget.balance()
+        return Observation(
+            attempt=attempt,
+            status=judgement.status,
+            reason=judgement.reason and one_line(judgement.reason),
+            problems=tuple(one_line(problem) for problem in judgement.problems),
+            transport=seen.transport,
+            model=self.terms.connection.model,
+            models_seen=tuple(one_line(model, 200) for model in seen.models),
+            turns=seen.turns,
+            requests=seen.requests,
+            tool_calls=len(seen.tool_calls),
+            tool_calls_by_name=dict(Counter(asked)),
+            tool_errors_by_name=dict(Counter(failed)),
+            tool_results_cut=sum(call.original_bytes is not None for call in seen.tool_calls),
+            offered_tools=seen.offered_tools,
+            usage=seen.usage,
+            usage_complete=seen.usage_complete,
+            charged_usd=charged_usd,
+            computed_cost_usd=computed.usd if seen.usage_complete else None,
+            cost_basis=computed.basis if seen.usage_complete else None,
+            stop_reason=seen.stop_reason and one_line(seen.stop_reason, 64),
+            answer_complete=seen.answer_complete and judgement.status == "completed",
+            answer_sha256=hashlib.sha256(seen.answer.encode()).hexdigest(),
+            wall_s=round(seen.wall_s, 3),
+            rehearsal=self.terms.rehearsal,
+            cumulative_cap_exceeded=balance.committed_usd > self.budget.cap_usd(),
+        )
+
+    def unprepared(self, attempt: Attempt, status: Status, reason: str) -> Observation:
+        """Record an attempt that was never started because its preparation failed or was refused."""
+        observation = Observation(
+            attempt=attempt,
+            status=status,
+            reason=one_line(reason),
+            problems=(f"{status}: {one_line(reason)}",),
+            transport=self.terms.connection.transport,
+            model=self.terms.connection.model,
+            charged_usd=money.ZERO,
+            rehearsal=self.terms.rehearsal,
+        )
+        self.budget.observe(observation, {})
+        return observation
+
+    def close(self, reason: str) -> None:
+        """Close the run for good; what was not reached stays blocked."""
+        with self.ledger.transaction():
+            if not self.ledger.has("close", run=self.id):
+                self.ledger.append(
+                    "close", account=self.budget.account, run=self.id, body={"reason": reason}
+                )
+
+    def _keep_stream(self, attempt: Attempt, transcript: Transcript) -> None:
+        folder = self.ledger.directory / "streams" / self.id
+        with contextlib.suppress(OSError):  # the observation matters more than its raw stream
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            name = attempt.id.replace(":", ".") + ".jsonl"
+            lines = "".join(json.dumps(event) + "\n" for event in transcript.raw)
+            with _private(folder / name) as stream:
+                stream.write(lines)
+
+    def log_privately(self, attempt: Attempt, text: str) -> None:
+        """Append to the run's private log what may hold keys and answers."""
+        with (
+            contextlib.suppress(OSError),
+            _private(self.ledger.directory / f"run-{self.id}.log") as log,
+        ):
+            log.write(f"{attempt.id}\n{text}\n")
+
+
+@contextlib.contextmanager
+def _private(path: Any) -> Iterator[Any]:
+    handle = os.open(
+        path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600
+    )
+    with os.fdopen(handle, "w", encoding="utf-8", errors="replace") as stream:
+        yield stream
+
+
+class _Meter:
+    """Reserves and settles the paid calls of one attempt, and keeps within the attempt's own cap."""
+
+    def __init__(self, run: Run, attempt: Attempt) -> None:
+        self._run = run
+        self._attempt = attempt
+        self._open: tuple[int, Decimal] | None = None
+        self.charged_usd = money.ZERO
+        self.overshoot_usd = money.ZERO
+
+    def reserve(self, *, request_bytes: int, output_tokens: int) -> None:
+        """See `transports.Meter`."""
+        assert self._open is None, "one paid call at a time"
+        needed = prices.reservation(
+            self._run.terms.upper, request_bytes=request_bytes, output_tokens=output_tokens
+        )
+        self._refuse_beyond_attempt(needed)
+        self._run.on_progress(self._attempt, self.charged_usd)
+        with _interrupts_wait():
+            self._open = (self._run.budget.reserve(self._attempt.id, needed), needed)
+
+    def _refuse_beyond_attempt(self, needed: Decimal) -> None:
+        cap = self._run.terms.attempt_usd
+        if self.overshoot_usd > 0:
+            raise AttemptBudgetError("a call cost more than was reserved for it")
+        if money.add(self.charged_usd, needed) > cap:
+            raise AttemptBudgetError(
+                f"attempt budget: cap {money.text(cap)} USD, spent {money.text(self.charged_usd)},"
+                f" needed {money.text(needed)}"
+            )
+
+    def settle(self, usage: Usage) -> None:
+        """See `transports.Meter`."""
+        self._close(prices.price(usage, self._run.terms.upper), measured=True)
+
+    def retain(self) -> None:
+        """See `transports.Meter`."""
+        assert self._open is not None, "there is an open reservation to retain"
+        self._close(self._open[1], measured=False)
+
+    def _close(self, charged: Decimal, *, measured: bool) -> None:
+        assert self._open is not None, "there is an open reservation to settle"
+        reservation, reserved = self._open
+        with _interrupts_wait():
+            self._run.budget.settle(reservation, charged, measured=measured)
+            self._open = None
+            self.charged_usd = money.add(self.charged_usd, charged)
+            excess = money.subtract(charged, reserved)
+            self.overshoot_usd = money.add(self.overshoot_usd, max(excess, money.ZERO))
+        self._run.on_progress(self._attempt, self.charged_usd)
+
+
+@contextlib.contextmanager
+def _interrupts_wait() -> Iterator[None]:
+    """Hold Ctrl-C and SIGTERM back while the ledger is written, then deliver them."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    pending: list[tuple[int, FrameType | None]] = []
+    names = (signal.SIGINT, signal.SIGTERM)
+    before = {name: signal.getsignal(name) for name in names}
+    for name in names:
+        signal.signal(name, lambda number, frame: pending.append((number, frame)))
+    try:
+        yield
+    finally:
+        for name, handler in before.items():
+            signal.signal(name, handler)
+        for number, frame in pending[:1]:
+            handler = before[signal.Signals(number)]
+            if callable(handler):
+                handler(number, frame)
+            elif handler == signal.SIG_DFL:
+                os.kill(os.getpid(), number)
