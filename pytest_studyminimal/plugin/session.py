@@ -249,18 +249,22 @@ def _choose_default_study(config: pytest.Config) -> None:
         config.args[:] = [str(folder)]
         return
     here = config.invocation_params.dir
-    found = sorted(
-        {path.resolve() for base in (here, config.rootpath) for path in _study_folders(base)}
-    )
+    # Without an ini file pytest may take any directory far above as rootdir: nothing is searched there.
+    bases = [here, config.rootpath] if config.inipath else [here]
+    found = next((folders for base in bases if (folders := _study_folders(base))), [])
     if len(found) != 1:
-        names = ", ".join(os.path.relpath(path, here) for path in found) or "none"
-        raise pytest.UsageError(f"--study: found {names}, required one study folder as argument")
+        names = ", ".join(os.path.relpath(path, here) for path in found[:5]) or "none"
+        more = f" and {len(found) - 5} more" if len(found) > 5 else ""
+        raise pytest.UsageError(
+            f"--study: found {names}{more}, required one study folder, named as an argument or as the"
+            " ini value study_default"
+        )
     config.args[:] = [str(found[0])]
 
 
 def _study_folders(base: Path) -> list[Path]:
     candidates = [base, *base.glob("*/"), *base.glob("studies/*/")]
-    return [path for path in candidates if is_study_folder(path)]
+    return sorted({path.resolve() for path in candidates if is_study_folder(path)})
 
 
 @contextlib.contextmanager

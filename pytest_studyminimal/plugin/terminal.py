@@ -28,6 +28,7 @@ class StudyTerminal:
     def __init__(self, session: StudySession) -> None:
         self.session = session
         self._done = 0
+        self._closing = False
 
     @functools.cached_property
     def _live(self) -> _LiveLine:
@@ -71,9 +72,11 @@ class StudyTerminal:
         if report.when in {"setup", "call"} and report.skipped:
             return "skipped", "s", (str(word), {"yellow": True})
         if report.when == "setup" and report.failed:
-            return "error", "E", (str(word), {"red": True})
+            return "error", "E", (f"ERROR {word}", {"red": True})
         if report.when == "call" and report.failed:
-            return "failed", "F", (f"{word} {_figures(properties)}", {"red": True})
+            # In pytest's own short summary the reason is worth more than the figures.
+            figures = "" if self._closing else f" {_figures(properties)}"
+            return "failed", "F", (f"FAILED {word}{figures}", {"red": True})
         return None
 
     @pytest.hookimpl(trylast=True)
@@ -105,6 +108,7 @@ class StudyTerminal:
     @pytest.hookimpl(tryfirst=True)
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         self._live.erase()
+        self._closing = True
         run = self.session.run
         if run is None:
             return

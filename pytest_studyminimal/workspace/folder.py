@@ -17,7 +17,9 @@ _SWITCHES = ("--no-pager", "-c", "core.fsmonitor=false", "-c", f"core.hooksPath=
 def describe_folder(folder: Path) -> dict[str, str | bool]:
     """Return the git `commit` of a study folder and whether the folder is `dirty`; nothing if unknown."""
     commit = _git(folder, "rev-parse", "--verify", "HEAD")
-    status = _git(folder, "status", "--porcelain", "-z", "--ignore-submodules=all", "--", ".")
+    # Collecting the study's test file writes bytecode beside it.
+    paths = (".", ":(exclude,glob)**/__pycache__/**")
+    status = _git(folder, "status", "--porcelain", "-z", "--ignore-submodules=all", "--", *paths)
     if commit is None or status is None:
         return {}
     return {"commit": commit.strip(), "dirty": bool(status)}
