@@ -137,6 +137,8 @@ class StudySession:
             return
         if self.problems:
             raise pytest.UsageError(self.problems[0])
+        if session.testsfailed:
+            return  # pytest ends here, with its own list of what could not be collected
         if not self.config.option.collectonly and not self.distributed:
             for item in session.items:
                 _refused(refuse_marks, item)

@@ -64,7 +64,7 @@ class StudyTerminal:
 
     def pytest_report_teststatus(self, report: Any) -> Word | None:
         properties = dict(getattr(report, "user_properties", ()))
-        if "status" not in properties or "study" not in properties:
+        if "status" not in properties or "study" not in properties or hasattr(report, "wasxfail"):
             return None
         word = properties["status"]
         if report.when == "call" and report.passed:

@@ -93,6 +93,11 @@ class TinyStudy:
         assert old in text, f"{old!r} is not in the study file"
         file.write_text(text.replace(old, new), encoding="utf-8")
 
+    def add(self, text):
+        """Put more at the end of the study file."""
+        with (self.folder / "study.toml").open("a", encoding="utf-8") as file:
+            file.write(text)
+
     def records(self, kind=None):
         with Ledger.open(self.ledger, "tiny") as ledger:
             return ledger.records(kind=kind)
