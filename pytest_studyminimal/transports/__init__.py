@@ -5,7 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from pytest_studyminimal.protocol.records import ToolCall, ToolDefinition, ToolResult, Transcript, Usage
+from pytest_studyminimal.protocol.records import (
+    ToolCall,
+    ToolDefinition,
+    ToolResult,
+    Transcript,
+    Usage,
+)
 
 
 class Meter(Protocol):
