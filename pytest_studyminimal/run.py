@@ -116,12 +116,13 @@ class Run:
         failed, and KeyboardInterrupt after the interrupted attempt was recorded.
         """
         self._refuse_broken()
+        offered = tuple(tool.name for tool in toolbox.definitions)
         self.budget.start(attempt.id)
         meter = _Meter(self, attempt)
         try:
             transcript = self._carry(attempt, toolbox, meter)
             with _interrupts_wait():
-                observation = self._record(attempt, transcript, export, toolbox, meter)
+                observation = self._record(attempt, transcript, export, offered, meter)
         except BaseException as error:
             # Without a working ledger nothing may follow, not even where the disk comes back.
             self._broken = f"{attempt.id}: {type(error).__name__}"
@@ -152,15 +153,15 @@ class Run:
         attempt: Attempt,
         transcript: Transcript,
         export: Checked,
-        toolbox: Toolbox,
+        offered: tuple[str, ...],
         meter: _Meter,
     ) -> Observation:
         facts = Facts(
             model=self.terms.connection.model,
             alias=self.terms.connection.alias,
             deadline_s=self.terms.study.limits.deadline_s,
-            offered_tools=tuple(tool.name for tool in toolbox.definitions),
-            export_changes=export.changes(),
+            offered_tools=offered,
+            export_changes=self._changes(attempt, export),
             overshoot_usd=meter.overshoot_usd,
         )
         judgement = judge(transcript, facts)
@@ -171,6 +172,13 @@ class Run:
             observation = self._observation(attempt, transcript, judgement, charged_usd)
             self.budget.observe_inside(observation, {"answer": transcript.answer})
         return observation
+
+    def _changes(self, attempt: Attempt, export: Checked) -> tuple[str, ...]:
+        try:
+            return export.changes()
+        except Exception:  # noqa: BLE001 - what cannot be checked is not known to be unchanged
+            self.log_privately(attempt, traceback.format_exc())
+            return ("it could not be checked",)
 
     def _observation(
         self, attempt: Attempt, seen: Transcript, judgement: Judgement, charged_usd: Decimal
@@ -235,7 +243,8 @@ class Run:
     def _keep_stream(self, attempt: Attempt, transcript: Transcript) -> None:
         folder = self.ledger.directory / "streams" / self.id
         with contextlib.suppress(OSError):  # the observation matters more than its raw stream
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            for directory in (folder.parent, folder):
+                directory.mkdir(mode=0o700, exist_ok=True)
             name = attempt.id.replace(":", ".") + ".jsonl"
             lines = "".join(json.dumps(event) + "\n" for event in transcript.raw)
             with _private(folder / name) as stream:

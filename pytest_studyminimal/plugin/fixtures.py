@@ -71,15 +71,13 @@ class StudyAttempt:
         except RunStoppedError as stopped:
             blocked(self._session, self._item, str(stopped))
         except StudyError as error:
-            pytest.fail(str(error), pytrace=False)
+            _fail(str(error))
         except Exception as error:  # noqa: BLE001 - a traceback's locals hold keys and answers
             run.log_privately(self.attempt, traceback.format_exc())
-            pytest.fail(
-                f"internal error: {type(error).__name__} (see the private log)", pytrace=False
-            )
+            _fail(f"internal error: {type(error).__name__} (see the private log)")
         observed(self._session, self._item, observation)
         if observation.status != "completed":
-            pytest.fail(f"{observation.status}: {observation.reason}", pytrace=False)
+            _fail(f"{observation.status}: {observation.reason}")
         return observation
 
 
@@ -181,9 +179,9 @@ def unprepared(session: StudySession, item: pytest.Item, status: Status, reason:
     try:
         observation = running(session).unprepared(attempt_of(item), status, reason)
     except StudyError as error:
-        pytest.fail(f"{status}: {reason}; and {error}", pytrace=False)
+        _fail(f"{status}: {reason}; and {error}")
     observed(session, item, observation)
-    pytest.fail(f"{status}: {observation.reason}", pytrace=False)
+    _fail(f"{status}: {observation.reason}")
 
 
 def observed(session: StudySession, item: pytest.Item, observation: Observation) -> None:
@@ -195,7 +193,7 @@ def observed(session: StudySession, item: pytest.Item, observation: Observation)
 def blocked(session: StudySession, item: pytest.Item, reason: str) -> NoReturn:
     """Skip an attempt that is not reached because the run stopped; it is shown as blocked."""
     attach(item, of_blocked(running(session), session.phase, attempt_of(item), reason))
-    pytest.skip(f"blocked: {reason}")
+    raise pytest.skip.Exception(f"blocked: {reason}", _use_item_location=True) from None
 
 
 def record_unreached(session: StudySession, item: pytest.Item, error: BaseException) -> None:
@@ -212,3 +210,8 @@ def record_unreached(session: StudySession, item: pytest.Item, error: BaseExcept
         if not run.ledger.has("start", run=run.id, attempt=attempt.id):
             reason = f"the test's own code ended it before it ran: {type(error).__name__}"
             observed(session, item, run.unprepared(attempt, "invalid-setup", reason))
+
+
+def _fail(reason: str) -> NoReturn:
+    # `from None`: the exception being handled may carry keys and answers, and pytest would show it.
+    raise pytest.fail.Exception(reason, pytrace=False) from None

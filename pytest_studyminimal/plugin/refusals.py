@@ -19,7 +19,12 @@ _REFUSED: tuple[tuple[str, str, str], ...] = (
     ("stepwise_skip", "--sw-skip", _CHOOSES),
     ("setuponly", "--setup-only", "it would prepare attempts and run none"),
     ("setupplan", "--setup-plan", "it would prepare attempts and run none"),
-    ("continue_on_collection_errors", "--continue-on-collection-errors", "a study is never run in part"),
+    (
+        "continue_on_collection_errors",
+        "--continue-on-collection-errors",
+        "a study is never run in part",
+    ),
+    ("fulltrace", "--full-trace", "it would show private values of failed attempts"),
     ("usepdb", "--pdb", "it keeps an attempt's process open for hours and shows private values"),
     ("trace", "--trace", "it keeps an attempt's process open for hours and shows private values"),
     ("looponfail", "--looponfail", "an attempt runs at most once"),

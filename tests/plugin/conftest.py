@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import pytest
-import studies
 from providers import scripted
 
 # Sessions in this process share what is imported here; pytester forgets what a session imports itself.
@@ -11,6 +10,7 @@ import pytest_studyminimal.plugin.ending
 import pytest_studyminimal.plugin.gate
 import pytest_studyminimal.plugin.session
 import pytest_studyminimal.rehearsal.server  # noqa: F401
+import studies
 
 
 @pytest.fixture(autouse=True)
@@ -39,6 +39,9 @@ def provider():
 @pytest.fixture
 def run_pytest(pytester):
     """Run a study session in this process and return its result and all that it printed."""
+    if not (pytester.path / "tox.ini").exists():
+        pytester.makeini("[pytest]\n")
+    pytester.syspathinsert()
 
     def run(*arguments):
         return pytester.runpytest_inprocess("-p", "no:cacheprovider", *arguments)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 import studies
 
 
@@ -33,16 +34,29 @@ def refused(result, *patterns):
         (["--setup-only"], "--setup-only: *"),
         (["--setup-plan"], "--setup-*: *"),
         (["--pdb"], "--pdb: *"),
+        (["--full-trace"], "--full-trace: *"),
         (["--continue-on-collection-errors"], "--continue-on-collection-errors: *"),
-        (["--timeout=5", "--timeout-method=thread"], "timeout_method: found 'thread', required 'signal'*"),
-        (["--study-budget-usd=nan"], "--study-budget-usd: found 'nan', required a decimal number such as 0.10*"),
+        (
+            ["--timeout=5", "--timeout-method=thread"],
+            "timeout_method: found 'thread', required 'signal'*",
+        ),
+        (
+            ["--study-budget-usd=nan"],
+            "--study-budget-usd: found 'nan', required a decimal number such as 0.10*",
+        ),
         (["--study-budget-usd=0"], "--study-budget-usd: found '0', required an amount above 0*"),
         (["--study-budget-usd="], "--study-budget-usd: found '', required *"),
         (["--study-budget-usd=unlimited"], "--study-budget-usd: found 'unlimited', required *"),
         (["--study-attempt-budget-usd=-1"], "--study-attempt-budget-usd: found '-1', required *"),
-        (["--study-input-usd-per-million=1,5"], "--study-input-usd-per-million: found '1,5', required *"),
+        (
+            ["--study-input-usd-per-million=1,5"],
+            "--study-input-usd-per-million: found '1,5', required *",
+        ),
         (["--study-output-usd-per-million=1e3"], "--study-output-usd-per-million: found '1e3', *"),
-        (["--study-root=nowhere"], "--study-root: found 'nowhere', required NAME=PATH with NAME one of corpus, engine"),
+        (
+            ["--study-root=nowhere"],
+            "--study-root: found 'nowhere', required NAME=PATH with NAME one of corpus, engine",
+        ),
         (["--study-root=other=/tmp"], "--study-root: found 'other=/tmp', required NAME=PATH *"),
         (["--study-connection=cli"], "--study-connection: found 'cli', required one of http"),
     ],
@@ -65,7 +79,9 @@ def test_an_option_that_would_break_the_study(study, provider, pytester, argumen
         (studies.KEY_NAME, "sk-a\r\nx: y", f"{studies.KEY_NAME}: found *line break*, required *"),
     ],
 )
-def test_a_variable_that_cannot_be_used(study, run_pytest, provider, monkeypatch, name, value, pattern):
+def test_a_variable_that_cannot_be_used(
+    study, run_pytest, provider, monkeypatch, name, value, pattern
+):
     monkeypatch.setenv(name, value)
     result = run_pytest("--study=pilot", *study.arguments)
     refused(result, pattern)
@@ -75,11 +91,16 @@ def test_a_variable_that_cannot_be_used(study, run_pytest, provider, monkeypatch
 
 def test_a_missing_key(study, run_pytest, monkeypatch):
     monkeypatch.delenv(studies.KEY_NAME)
-    refused(run_pytest("--study=pilot", *study.arguments), f"{studies.KEY_NAME}: found nothing, required *")
+    refused(
+        run_pytest("--study=pilot", *study.arguments),
+        f"{studies.KEY_NAME}: found nothing, required *",
+    )
 
 
 def test_a_flaky_mark_on_the_studys_test(study, run_pytest, provider):
-    (study.folder / "test_tiny.py").write_text(f"import pytest\n@pytest.mark.flaky(reruns=2)\n{studies.TEST_FILE}")
+    (study.folder / "test_tiny.py").write_text(
+        f"import pytest\n@pytest.mark.flaky(reruns=2)\n{studies.TEST_FILE}"
+    )
     refused(run_pytest("--study=pilot", *study.arguments), "*found the mark flaky, required none*")
     assert provider.received == []
 
@@ -87,12 +108,16 @@ def test_a_flaky_mark_on_the_studys_test(study, run_pytest, provider):
 def test_one_attempt_in_two_test_functions(study, run_pytest):
     second = studies.TEST_FILE.replace("test_attempt", "test_again")
     (study.folder / "test_tiny.py").write_text(studies.TEST_FILE + second)
-    refused(run_pytest("--study=pilot", *study.arguments), "alpha:plain:1: found in several test items*")
+    refused(
+        run_pytest("--study=pilot", *study.arguments), "alpha:plain:1: found in several test items*"
+    )
 
 
 def test_an_attempt_multiplied_by_a_parametrisation(study, run_pytest):
     text = f"import pytest\n@pytest.mark.parametrize('n', [1, 2])\n{studies.TEST_FILE}"
-    (study.folder / "test_tiny.py").write_text(text.replace("(study_attempt)", "(study_attempt, n)"))
+    (study.folder / "test_tiny.py").write_text(
+        text.replace("(study_attempt)", "(study_attempt, n)")
+    )
     refused(run_pytest("--study=pilot", *study.arguments), "*no attempt of the plan*")
 
 
@@ -121,12 +146,18 @@ def test_several_studies_and_none_named(study, run_pytest, pytester, provider):
     studies.make_study(pytester.path / "x", base_url=provider.base_url).folder.rename(
         pytester.path / "studies" / "other"
     )
-    refused(run_pytest("--study=pilot"), "--study: found studies/other, studies/tiny, required one study folder*")
+    refused(
+        run_pytest("--study=pilot"),
+        "--study: found studies/other, studies/tiny, required one study folder*",
+    )
 
 
 def test_a_default_study_that_is_none(study, run_pytest, pytester):
     pytester.makeini("[pytest]\nstudy_default = nowhere\n")
-    refused(run_pytest("--study=pilot"), "study_default: found 'nowhere', required a folder with a study.toml*")
+    refused(
+        run_pytest("--study=pilot"),
+        "study_default: found 'nowhere', required a folder with a study.toml*",
+    )
 
 
 def test_the_default_study_of_the_ini_file(study, run_pytest, pytester):
