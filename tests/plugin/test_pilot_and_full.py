@@ -4,9 +4,9 @@ import json
 import xml.etree.ElementTree as ET
 
 import pytest
-import studies
-from providers import Response, message, text, tools, tool_use
+from providers import Response, message, text, tool_use, tools
 
+import studies
 from pytest_studyminimal.protocol import money
 
 
@@ -50,14 +50,18 @@ def test_a_full_run_needs_an_approval_and_prints_what_the_pilot_measured(study, 
     run_pytest("--study=pilot", *study.arguments)
     result = run_pytest("--study=full", *study.arguments)
     assert result.ret == 4
-    result.stderr.fnmatch_lines(["ERROR: --study full: found no approval, required --approve-budget*$0.0016*"])
+    result.stderr.fnmatch_lines(
+        ["ERROR: --study full: found no approval, required --approve-budget*$0.0016*"]
+    )
     assert len(study.records("run")) == 1
 
 
 def test_a_full_run_needs_a_completed_pilot_of_its_series(study, run_pytest, provider):
     result = run_pytest("--study=full", "--approve-budget", *study.arguments)
     assert result.ret == 4
-    result.stderr.fnmatch_lines(["ERROR: *found no completed pilot, required *pytest --study pilot"])
+    result.stderr.fnmatch_lines(
+        ["ERROR: *found no completed pilot, required *pytest --study pilot"]
+    )
     assert provider.received == []
 
 
@@ -146,7 +150,7 @@ def test_an_unreadable_study_is_one_line_also_when_only_collecting(study, run_py
         result = run_pytest("--study=pilot", *only, *study.arguments)
         assert result.ret == 4
         assert [line for line in result.errlines if line] == [
-            f"ERROR: {study.folder}/study.toml: tasks[0].corpus: found \"corpora\", required one of corpus"
+            f'ERROR: {study.folder}/study.toml: tasks[0].corpus: found "corpora", required one of corpus'
         ]
 
 

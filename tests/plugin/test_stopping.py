@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 
 import pytest
-import studies
 from providers import Response, message, text, tool_use, tools
 
+import studies
 from pytest_studyminimal.protocol import money
 
 ANSWER = Response(message(text("docs/budget.md:3")))
@@ -26,7 +26,9 @@ def properties(pytester):
     ]
 
 
-def test_a_failed_attempt_stops_the_run_and_the_rest_is_blocked(study, run_pytest, provider, pytester):
+def test_a_failed_attempt_stops_the_run_and_the_rest_is_blocked(
+    study, run_pytest, provider, pytester
+):
     study.add("[pilot]\ntasks = 2\n")
     provider.serve([ANSWER, Response({"type": "error"}, status=500)])
     result = run_pytest("--study=pilot", "--json-report", *study.arguments)
@@ -36,11 +38,15 @@ def test_a_failed_attempt_stops_the_run_and_the_rest_is_blocked(study, run_pytes
     assert len(provider.received) == 2
     assert [one["status"] for one in properties(pytester)] == study.statuses()
     result.stdout.fnmatch_lines(
-        ["the run stopped at alpha:docs:1 with failed (*HTTP 500*); 2 not reached and shown as blocked"]
+        [
+            "the run stopped at alpha:docs:1 with failed (*HTTP 500*); 2 not reached and shown as blocked"
+        ]
     )
 
 
-def test_a_lost_response_keeps_its_reservation_and_says_usage_is_incomplete(study, run_pytest, provider):
+def test_a_lost_response_keeps_its_reservation_and_says_usage_is_incomplete(
+    study, run_pytest, provider
+):
     provider.serve([Response({"type": "error"}, status=529)])
     run_pytest("--study=pilot", *study.arguments)
     first = study.last_run().lines[0].observation
@@ -51,8 +57,12 @@ def test_a_lost_response_keeps_its_reservation_and_says_usage_is_incomplete(stud
     assert study.last_run().balance.reserved_usd == 0
 
 
-def test_an_item_beyond_the_cap_is_an_error_in_setup_with_one_line(study, run_pytest, provider, pytester):
-    result = run_pytest("--study=pilot", "--study-budget-usd=0.001", "--json-report", *study.arguments)
+def test_an_item_beyond_the_cap_is_an_error_in_setup_with_one_line(
+    study, run_pytest, provider, pytester
+):
+    result = run_pytest(
+        "--study=pilot", "--study-budget-usd=0.001", "--json-report", *study.arguments
+    )
     result.assert_outcomes(errors=1, skipped=1)
     assert result.ret == 1
     assert provider.received == []
@@ -74,7 +84,9 @@ def test_a_call_beyond_the_cap_is_refused_before_it_is_sent(study, run_pytest, p
     assert len(provider.received) == 1
     assert study.statuses() == ["blocked", "blocked"]
     line = study.last_run().lines[0]
-    assert line.observation.reason.startswith("budget: cap 0.009 USD, spent 0.001525, reserved 0, needed ")
+    assert line.observation.reason.startswith(
+        "budget: cap 0.009 USD, spent 0.001525, reserved 0, needed "
+    )
     assert money.text(line.observation.charged_usd) == "0.001525"
 
 
@@ -89,7 +101,9 @@ def test_an_attempt_beyond_its_own_cap_is_budget_exceeded(study, run_pytest, pro
 
 
 def test_a_charge_above_its_reservation_is_recorded_as_it_is(study, run_pytest, provider):
-    provider.serve([Response(message(text("x"), usage={"input_tokens": 5_000_000, "output_tokens": 1}))])
+    provider.serve(
+        [Response(message(text("x"), usage={"input_tokens": 5_000_000, "output_tokens": 1}))]
+    )
     result = run_pytest("--study=pilot", *study.arguments)
     first = study.last_run().lines[0].observation
     assert first.status == "budget-exceeded"
@@ -121,7 +135,10 @@ def test_every_server_call_failing_is_invalid_setup(study, run_pytest, provider)
     provider.serve([ANSWER, call, ANSWER])
     run_pytest("--study=pilot", *study.arguments)
     second = study.last_run().lines[1].observation
-    assert (second.status, second.reason) == ("invalid-setup", "every call to server docs failed (1)")
+    assert (second.status, second.reason) == (
+        "invalid-setup",
+        "every call to server docs failed (1)",
+    )
     assert second.tool_errors_by_name == {"doc_get": 1}
 
 
@@ -163,7 +180,9 @@ def test_a_second_run_of_one_attempt_is_refused(study, run_pytest, provider):
     (study.folder / "test_tiny.py").write_text(studies.TEST_FILE + "    study_attempt.run()\n")
     result = run_pytest("--study=pilot", *study.arguments)
     assert result.ret == 1
-    result.stdout.fnmatch_lines(["*alpha:plain:1 was started before; an attempt runs at most once*"])
+    result.stdout.fnmatch_lines(
+        ["*alpha:plain:1 was started before; an attempt runs at most once*"]
+    )
     assert len(study.records("start")) == len(provider.received)
 
 
