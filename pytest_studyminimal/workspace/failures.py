@@ -1,0 +1,58 @@
+"""What the SDK and the operating system raise, as one line each."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import ValidationError
+
+from pytest_studyminimal.workspace.process import shown
+from pytest_studyminimal.workspace.transport import RpcError
+
+
+class Failure(Exception):  # noqa: N818 - a value on its way to a refusal or to an error result
+    """What went wrong, as one line. `kind` is as in ServerError, or answer.
+
+    `answer` means that the server answered, but with an error or with something unusable.
+    """
+
+    def __init__(self, kind: str, found: str) -> None:
+        super().__init__(found)
+        self.kind = kind
+        self.found = found
+
+
+def is_an_answer(error: Exception | None) -> bool:
+    """Whether the server itself answered with this error."""
+    # The SDK raises the same for the end of the output, with a code that servers use as well.
+    return isinstance(error, RpcError) and str(error) != "Connection closed"
+
+
+def why(error: OSError | ValueError) -> str:
+    """Return why a program did not start."""
+    if isinstance(error, OSError):
+        where = f": {shown(str(error.filename), 200)}" if error.filename else ""
+        return f"{error.strerror or type(error).__name__}{where}"
+    return str(error)
+
+
+def described(error: Exception | None, result: Any) -> str:
+    """Return what the SDK raised as words; `result` is the raw result that it could not read."""
+    if isinstance(error, RpcError):
+        data = error.error  # type: ignore[attr-defined]
+        return f"error {data.code}: {shown(data.message, 500)}"
+    if isinstance(error, ValidationError):
+        first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+        place = ".".join(str(part) for part in first["loc"])
+        return f"something unreadable ({_tool_at(first['loc'], result)}{place}: {first['msg']})"
+    return f"something unusable ({type(error).__name__}: {shown(str(error), 300)})"
+
+
+def _tool_at(loc: tuple[int | str, ...], result: Any) -> str:
+    """Name the tool of a list in which the SDK found something wrong, which says only where."""
+    if len(loc) < 2 or loc[0] != "tools" or not isinstance(loc[1], int):
+        return ""
+    try:
+        return f"tool {shown(str(result['tools'][loc[1]]['name']), 80)}, "
+    except (LookupError, TypeError):
+        return ""
