@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +11,7 @@ import pytest
 
 from pytest_studyminimal.protocol import money
 from pytest_studyminimal.protocol.text import dollars, one_line
-from pytest_studyminimal.reports.summary import heading, summary
+from pytest_studyminimal.reports.summary import heading, seconds_text, summary
 from pytest_studyminimal.reports.view import view
 
 if TYPE_CHECKING:
@@ -44,19 +45,15 @@ class StudyTerminal:
         run = self.session.run
         assert run is not None
         body = run.row().body
-        model = f"{body['provider']} model {body['model']}"
         cap = dollars(money.text(run.budget.cap_usd()))
-        spent = dollars(money.text(run.budget.balance().committed_usd))
+        committed = dollars(money.text(run.budget.balance().committed_usd))
         lines = [
-            (
-                f"{heading(view(run.ledger, run.id))}: {len(body['selected'])} attempts, {model},"
-                f" cap {cap} ({spent} of it committed), run {run.id}"
-            )
+            heading(view(run.ledger, run.id)),
+            f"{len(body['selected'])} attempts by {body['provider']} model {body['model']}"
+            f" under a cap of {cap}, {committed} of it committed",
         ]
         if body["rehearsal"]:
-            lines.append(
-                "rehearsal: the model is local and scripted; nothing is paid, nothing is evidence"
-            )
+            lines.append("the model is local and scripted: nothing is paid, nothing is evidence")
         if body["model_is_alias"]:
             lines.append(f"model {body['model']} is an alias: what answers under it may change")
         ready = self.session.ready
@@ -131,7 +128,7 @@ def _figures(properties: dict[str, Any]) -> str:
     if "charged_usd" in properties:
         parts.append(dollars(properties["charged_usd"]))
     if "wall_s" in properties:
-        parts.append(f"{properties['wall_s']:.1f} s")
+        parts.append(f"{seconds_text(properties['wall_s'])} s")
     return one_line(" · ".join(parts))
 
 
@@ -141,8 +138,11 @@ class _LiveLine:
     def __init__(self, config: pytest.Config) -> None:
         reporter = config.pluginmanager.get_plugin("terminalreporter")
         self._writer = config.get_terminal_writer() if reporter else None
-        markup = self._writer is not None and self._writer.hasmarkup
-        self.enabled = markup and config.get_verbosity() >= 0
+        # A terminal without colours can still take a live line; a dumb one cannot.
+        terminal = self._writer is not None and self._writer._file.isatty()  # noqa: SLF001
+        self.enabled = (
+            terminal and os.environ.get("TERM") != "dumb" and config.get_verbosity() >= 0
+        )
         self._name = ""
         self._began = time.monotonic()
         self._shown = False

@@ -29,7 +29,7 @@ def test_a_pilot_runs_both_arms_of_the_first_task_in_order(study, run_pytest, pr
     assert offered == [repository, [*repository, "doc_search", "doc_get", "handoff_resolve"]]
     result.stdout.fnmatch_lines(
         [
-            "*cap $1 ($0 of it committed)*",
+            "2 attempts by anthropic model claude-haiku-5-5 under a cap of $1, $0 of it committed",
             "*alpha:plain:1* completed 1 turns · 0 tools · 1,200 in · 80 out · $0.0008 *",
             "*extrapolation: $0.0016 × 2 = $0.0032 *4 attempts",
             "*no upper bound*",
