@@ -1,0 +1,128 @@
+"""What the parts of an attempt cost, as ratios within one run: absolute times drift from machine to machine.
+
+Usage: python benchmarks/parts.py [--json]. Takes about half a minute.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from decimal import Decimal
+from pathlib import Path
+
+from pytest_studyminimal.evidence.budget import Budget
+from pytest_studyminimal.evidence.ledger import Ledger
+from pytest_studyminimal.protocol.manifest import load
+from pytest_studyminimal.workspace.corpus import read_corpus
+from pytest_studyminimal.workspace.export import export
+
+ROOT = Path(__file__).resolve().parents[1]
+QUICKSTART = ROOT / "studies" / "quickstart"
+
+
+def median_ms(action, times):
+    taken = []
+    for _ in range(times):
+        began = time.perf_counter()
+        action()
+        taken.append((time.perf_counter() - began) * 1000)
+    return statistics.median(taken)
+
+
+def filled(path, records):
+    """A ledger with that many records and a budget on it."""
+    ledger = Ledger.open(path, "benchmark")
+    budget = Budget(ledger, "benchmark", "run")
+    with ledger.transaction():
+        budget.approve(Decimal(1000000), phase="pilot", series="s", source="benchmark")
+        for _ in range(records):
+            ledger.append("note", account="benchmark", run="other", body={"filler": "x" * 100})
+    return ledger, budget
+
+
+def reservations(work):
+    """One reserve and settle, in a small ledger and in a large one, in turns."""
+    opened = [filled(work / f"{records}" / "ledger.sqlite3", records) for records in (100, 50_000)]
+    taken = ([], [])
+    for _ in range(200):
+        for (_, budget), times in zip(opened, taken, strict=True):
+            times.append(median_ms(lambda budget=budget: pay(budget), 1))
+    for ledger, _ in opened:
+        ledger.close()
+    return statistics.median(taken[0]), statistics.median(taken[1])
+
+
+def pay(budget):
+    reservation = budget.reserve("task:arm:1", Decimal("0.01"))
+    budget.settle(reservation, Decimal("0.001"), measured=True)
+
+
+def exports(work):
+    """One export and its removal, on disk and on a memory file system where there is one."""
+    folder = load(QUICKSTART)
+    pin = folder.study.corpora["project"]
+    corpus = read_corpus("project", pin, QUICKSTART / pin.bundle)
+
+    def once(parent):
+        with export(corpus, parent) as copy:
+            assert not copy.changes()
+
+    disk = median_ms(lambda: once(work), 20)
+    memory = Path("/dev/shm")
+    return disk, median_ms(lambda: once(memory), 20) if memory.is_dir() else None
+
+
+def start_ups(work):
+    """A bare pytest with and without the plugin loaded."""
+    (work / "test_empty.py").write_text("def test_empty(): pass\n")
+
+    def session(*arguments):
+        command = [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-q",
+            "-p",
+            "no:cacheprovider",
+            *arguments,
+            str(work),
+        ]
+        subprocess.run(command, cwd=work, capture_output=True, check=True)
+
+    with_plugin, without = [], []
+    for _ in range(7):
+        with_plugin.append(median_ms(session, 1))
+        without.append(median_ms(lambda: session("-p", "no:studyminimal"), 1))
+    return statistics.median(with_plugin), statistics.median(without)
+
+
+def main():
+    work = Path(tempfile.mkdtemp(prefix="studyminimal-benchmark-"))
+    try:
+        few, many = reservations(work)
+        disk, memory = exports(work)
+        with_plugin, without = start_ups(work)
+    finally:
+        shutil.rmtree(work)
+    rows = [
+        ("reserve + settle: 50,000 records / 100 records", many / few),
+        ("bare pytest with the plugin / without it", with_plugin / without),
+    ]
+    if memory is not None:
+        rows.insert(1, ("export, check, remove: disk / memory", disk / memory))
+    if "--json" in sys.argv:
+        print(
+            json.dumps({"rows": [{"what": what, "ratio": round(ratio, 2)} for what, ratio in rows]})
+        )
+        return
+    for what, ratio in rows:
+        print(f"{what:52} {ratio:6.2f}")
+
+
+if __name__ == "__main__":
+    main()
