@@ -194,9 +194,7 @@ def plan_lines(described: dict[str, Any]) -> list[str]:
         "",
         *columns(rows),
         "",
-        (
-            f"worst case {worst}: attempts × {each}, never above the cap of {cap}"
-        ),
+        (f"worst case {worst}: attempts × {each}, never above the cap of {cap}"),
         "each call reserves (2 × request bytes + 8,192) input and all output tokens at upper rates;",
         "tool schemas of servers are not counted above, since no server is started for a plan",
         *_projected_line(described["projected"]),

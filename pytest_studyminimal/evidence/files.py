@@ -25,14 +25,25 @@ def connect(path: Path) -> sqlite3.Connection:
         path, timeout=LOCK_WAIT_S, isolation_level=None, check_same_thread=False
     )
     try:
+        _refuse_unusable(connection, path)
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = FULL")
         # macOS: fsync alone does not reach the platter.
         connection.execute("PRAGMA fullfsync = ON")
-    except sqlite3.Error:
+    except (sqlite3.Error, LedgerError):
         connection.close()
         raise
     return connection
+
+
+def _refuse_unusable(connection: sqlite3.Connection, path: Path) -> None:
+    names = {name for (name,) in connection.execute("SELECT name FROM sqlite_master")}
+    if names and "record" not in names:
+        raise LedgerError(f"{path}: found another program's database, required a ledger")
+    # SQLite reads the missing end of a last page as zeros and takes it for empty columns.
+    (page_bytes,) = connection.execute("PRAGMA page_size").fetchone()
+    if path.stat().st_size % page_bytes:
+        raise LedgerError(f"{path}: found a file that was cut short, required a whole ledger")
 
 
 def private_file(path: Path) -> None:
@@ -48,8 +59,7 @@ def private_file(path: Path) -> None:
         flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
         handle = os.open(path, flags, 0o600)
         try:
-            if os.fstat(handle).st_uid != os.geteuid():
-                raise LedgerError(f"{path}: found a file of another user, required one of your own")
+            _refuse_foreign(os.fstat(handle), path)
             os.fchmod(handle, 0o600)
         finally:
             os.close(handle)
@@ -58,6 +68,13 @@ def private_file(path: Path) -> None:
         raise LedgerError(
             f"{path}: found {why}, required a place for the ledger that can be written"
         ) from None
+
+
+def _refuse_foreign(status: os.stat_result, path: Path) -> None:
+    if not stat.S_ISREG(status.st_mode):
+        raise LedgerError(f"{path}: found no regular file, required a ledger")
+    if status.st_uid != os.geteuid():
+        raise LedgerError(f"{path}: found a file of another user, required one of your own")
 
 
 def _refuse_shared(directory: Path) -> None:
@@ -71,10 +88,11 @@ def _refuse_shared(directory: Path) -> None:
 
 
 @contextlib.contextmanager
-def turn(path: Path) -> Iterator[None]:
-    """Wait for the only right to write, at most 30 s; a lock file keeps waits short under many writers.
+def turn(path: Path, wait_s: float = LOCK_WAIT_S) -> Iterator[None]:
+    """Wait for the only right to write, at most `wait_s` seconds.
 
-    Raises LedgerError naming the holder where it does not become free.
+    The lock file keeps waits short under many writers. Raises LedgerError naming the holder where
+    it does not become free.
     """
     try:
         lock = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
@@ -83,14 +101,14 @@ def turn(path: Path) -> Iterator[None]:
             f"{path}.lock: found {error.strerror}, required a writable file"
         ) from None
     try:
-        _wait_for(lock, path)
+        _wait_for(lock, path, wait_s)
         yield
     finally:
         os.close(lock)
 
 
-def _wait_for(lock: int, path: Path) -> None:
-    deadline = time.monotonic() + LOCK_WAIT_S
+def _wait_for(lock: int, path: Path, wait_s: float) -> None:
+    deadline = time.monotonic() + wait_s
     pause_s = 0.0005
     while True:
         try:
@@ -101,10 +119,11 @@ def _wait_for(lock: int, path: Path) -> None:
                     os.pread(lock, 100, 0).decode("ascii", "replace").strip() or "another process"
                 )
                 raise LedgerError(
-                    f"{path}: found it held by {holder} for {LOCK_WAIT_S:.0f} s, required a free ledger"
+                    f"{path}: found it held by {holder} for {wait_s:g} s, required a free ledger"
                 ) from None
             time.sleep(pause_s)
             pause_s = min(pause_s * 2, 0.01)
         else:
-            os.pwrite(lock, f"process {os.getpid()}".ljust(30).encode(), 0)
+            with contextlib.suppress(OSError):  # a full disk must not be the lock's finding
+                os.pwrite(lock, f"process {os.getpid()}".ljust(30).encode(), 0)
             return

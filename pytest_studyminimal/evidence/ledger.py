@@ -78,7 +78,9 @@ class Ledger:
         private_file(path)
         connection: sqlite3.Connection | None = None
         try:
-            connection = connect(path)
+            # SQLite does not wait where two connections change the journal mode at once.
+            with turn(path):
+                connection = connect(path)
             ledger = cls(path, connection)
             ledger._prepare(study)
         except (sqlite3.Error, LedgerError) as error:
@@ -104,6 +106,7 @@ class Ledger:
                     "ledger", account=study, run="", body={"format": FORMAT, "study": study}
                 )
             first = self._first()
+            self._refuse_damaged()
         if first.kind != "ledger" or first.body.get("format") != FORMAT:
             raise LedgerError(f"{self.path}: found another format, required ledger format {FORMAT}")
         if first.body["study"] != study:
@@ -111,6 +114,12 @@ class Ledger:
                 f"{self.path}: found the ledger of study {first.body['study']!r},"
                 f" required the one of {study!r} (--study-ledger)"
             )
+
+    def _refuse_damaged(self) -> None:
+        query = f"SELECT {COLUMNS} FROM record ORDER BY seq DESC LIMIT 1"  # noqa: S608
+        for last in self._read(query):
+            if last.sha256 != last.expected_sha256():
+                raise LedgerError(f"{self.path}: found a damaged record, required a whole ledger")
 
     def _first(self) -> Record:
         for record in self.records(limit=1):
@@ -195,11 +204,11 @@ class Ledger:
 
     def balance(self, account: str) -> Balance:
         """Return the dollars of `account` after its last record; constant however long the ledger is."""
-        row = self._db.execute(
+        rows = self._rows(
             "SELECT committed_usd, reserved_usd FROM record WHERE account = ? ORDER BY seq DESC LIMIT 1",
             (account,),
-        ).fetchone()
-        return Balance(money.parse_exact(row[0]), money.parse_exact(row[1])) if row else Balance()
+        )
+        return Balance(*map(money.parse_exact, rows[0])) if rows else Balance()
 
     def records(
         self,
@@ -217,19 +226,29 @@ class Ledger:
                 values.append(value)
         condition = f"WHERE {' AND '.join(where)}" if where else ""
         query = f"SELECT {COLUMNS} FROM record {condition} ORDER BY seq LIMIT ?"  # noqa: S608
+        return self._read(query, (*values, limit))
+
+    def _read(self, query: str, values: tuple[Any, ...] = ()) -> list[Record]:
+        rows = self._rows(query, values)
         try:
-            rows = self._db.execute(query, (*values, limit)).fetchall()
+            return [record_of(row) for row in rows]
+        except (ArithmeticError, TypeError, ValueError):
+            raise LedgerError(
+                f"{self.path}: found a damaged record, required a whole ledger"
+            ) from None
+
+    def _rows(self, query: str, values: tuple[Any, ...] = ()) -> list[Any]:
+        try:
+            return self._db.execute(query, values).fetchall()
         except sqlite3.Error as error:
             raise LedgerError(f"{self.path}: found {error}, required a readable ledger") from None
-        return [record_of(row) for row in rows]
 
     def record(self, seq: int) -> Record:
         """Return one record by its number; KeyError where there is none."""
         query = f"SELECT {COLUMNS} FROM record WHERE seq = ?"  # noqa: S608
-        row = self._db.execute(query, (seq,)).fetchone()
-        if row is None:
-            raise KeyError(seq)
-        return record_of(row)
+        for record in self._read(query, (seq,)):
+            return record
+        raise KeyError(seq)
 
     def open_runs(self) -> list[Record]:
         """Return the opening records of runs that were not closed, oldest first."""
@@ -238,22 +257,22 @@ class Ledger:
             f"SELECT {COLUMNS} FROM record"  # noqa: S608
             f" WHERE kind = 'run' AND run NOT IN ({closed}) ORDER BY seq"
         )
-        return [record_of(row) for row in self._db.execute(query).fetchall()]
+        return self._read(query)
 
     def last(self, kind: str, *, account: str) -> list[Record]:
         """Return the newest record of that kind in an account, or nothing."""
         query = (
             f"SELECT {COLUMNS} FROM record WHERE kind = ? AND account = ? ORDER BY seq DESC LIMIT 1"  # noqa: S608
         )
-        return [record_of(row) for row in self._db.execute(query, (kind, account)).fetchall()]
+        return self._read(query, (kind, account))
 
     def has(self, kind: str, *, run: str, attempt: str | None = None) -> bool:
         """Whether the run (or one attempt of it) has a record of that kind."""
         query = "SELECT 1 FROM record WHERE kind = ? AND run = ?"
-        values = [kind, run]
+        values: tuple[str, ...] = (kind, run)
         if attempt is not None:
-            query, values = f"{query} AND attempt = ?", [*values, attempt]
-        return self._db.execute(f"{query} LIMIT 1", values).fetchone() is not None
+            query, values = f"{query} AND attempt = ?", (*values, attempt)
+        return bool(self._rows(f"{query} LIMIT 1", values))
 
     def close(self) -> None:
         """Close the file; what was appended stays."""

@@ -14,6 +14,7 @@ from pytest_studyminimal.protocol import money
 if TYPE_CHECKING:
     from decimal import Decimal
 
+_LARGEST = 2**53 - 1
 COLUMNS = (
     "seq, kind, account, run, attempt, at, committed_usd, reserved_usd, body, private,"
     " private_sha256, previous_sha256, sha256"
@@ -87,13 +88,16 @@ def record_of(row: tuple[Any, ...]) -> Record:
 
 
 def canonical(value: Any) -> Any:
-    """Return `value` as canonical JSON can hold it: lone surrogates replaced, floats kept."""
+    """Return `value` as canonical JSON can hold it and read back: lone surrogates replaced.
+
+    Numbers that it cannot hold (integers beyond 2**53, floats as large, NaN) become their text.
+    """
     if isinstance(value, str):
         return value.encode("utf-8", "replace").decode()
     if isinstance(value, dict):
         return {canonical(str(name)): canonical(item) for name, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [canonical(item) for item in value]
-    if isinstance(value, int) and not isinstance(value, bool) and abs(value) > 2**53 - 1:
-        return str(value)
+    if isinstance(value, (int, float)) and not abs(value) <= _LARGEST:
+        return hex(value) if isinstance(value, int) and value.bit_length() > 4096 else str(value)
     return value

@@ -8,8 +8,9 @@ from typing import Annotated
 from pydantic import Field, ValidationError
 
 from pytest_studyminimal.protocol.errors import StudyFileError
+from pytest_studyminimal.protocol.findings import describe
 from pytest_studyminimal.protocol.frozen import Frozen
-from pytest_studyminimal.protocol.manifest import StudyFolder, describe, read_table
+from pytest_studyminimal.protocol.manifest import StudyFolder, read_table
 from pytest_studyminimal.protocol.study import Id, Names
 
 

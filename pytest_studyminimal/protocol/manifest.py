@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import math
+import os
+import re
+import stat
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any
 
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
 from pytest_studyminimal.protocol.errors import StudyFileError
+from pytest_studyminimal.protocol.findings import describe, shown
 from pytest_studyminimal.protocol.study import Study
 from pytest_studyminimal.protocol.text import one_line
 
@@ -23,6 +28,10 @@ NAMES = ("study.toml", "study.json")
 LOCAL_NAME = "study.local.toml"
 KEY_NAME = "answers.toml"
 _LARGEST_FILE_BYTES = 4 * 2**20
+_LARGEST_INTEGER = 2**53 - 1
+"""What canonical JSON, and with it the digest, can hold."""
+_DEEPEST = 64
+_KEY_PLACE = re.compile(r"tasks\.[a-z0-9-]+\.(propositions|sources)(\[[0-9]+\])*")
 
 
 @dataclass(frozen=True)
@@ -47,8 +56,8 @@ class StudyFolder:
 
 
 def is_study_folder(path: Path) -> bool:
-    """Whether `path` holds a study file."""
-    return any((path / name).is_file() for name in NAMES)
+    """Whether `path` holds a study file; false where that cannot be seen."""
+    return any(os.path.isfile(path / name) for name in NAMES)  # noqa: PTH113 - it never raises
 
 
 def load(path: Path) -> StudyFolder:
@@ -71,13 +80,24 @@ def load(path: Path) -> StudyFolder:
 
 
 def _study_file(path: Path) -> Path:
-    if path.is_file():
-        return path.resolve()
-    found = [path / name for name in NAMES if (path / name).is_file()]
+    try:
+        if _is_file(path):
+            return path.resolve()
+        found = [path / name for name in NAMES if _is_file(path / name)]
+    except OSError as error:
+        raise StudyFileError(f"{path}: found {_why(error)}, required a readable folder") from None
     if len(found) != 1:
         what = "both study.toml and study.json" if found else "no study file"
         raise StudyFileError(f"{path}: found {what}, required one of study.toml or study.json")
     return found[0].resolve()
+
+
+def _is_file(path: Path) -> bool:
+    # Path.is_file hides in some versions of Python that a folder cannot be read.
+    try:
+        return stat.S_ISREG(path.stat().st_mode)
+    except (FileNotFoundError, NotADirectoryError, ValueError):
+        return False
 
 
 def _read_bytes(file: Path) -> bytes:
@@ -98,59 +118,81 @@ def _why(error: OSError) -> str:
 def read_table(file: Path) -> dict[str, Any]:
     """Return the top-level table of a TOML or JSON file, with duplicate keys, null and NaN refused.
 
-    Raises StudyFileError; its message quotes no more of the file than the parser's position.
+    Raises StudyFileError; of an answer key its message quotes nothing but the place.
     """
     data = _read_bytes(file)
+    private = file.name == KEY_NAME
     try:
-        text = data.decode("utf-8")
-        table = _parse_json(text) if file.suffix == ".json" else tomllib.loads(text)
-    except (UnicodeDecodeError, ValueError, RecursionError) as error:
+        table = _parse(data.decode("utf-8"), json_text=file.suffix == ".json")
+    except (ValueError, RecursionError) as error:
         kind = "JSON" if file.suffix == ".json" else "TOML"
-        detail = "too deeply nested" if isinstance(error, RecursionError) else str(error)
-        message = f"{file}: found {one_line(detail)}, required {kind} in UTF-8"
-        raise StudyFileError(message) from None
+        found = _unparsable(error, private=private)
+        raise StudyFileError(f"{file}: found {found}, required {kind} in UTF-8") from None
     if not isinstance(table, dict):
-        raise StudyFileError(f"{file}: found {_shown(table)}, required an object at the top")
+        raise StudyFileError(f"{file}: found {shown(table)}, required an object at the top")
     for place, found, required in _impossible_values(table, ""):
-        raise StudyFileError(f"{file}: {place}: found {found}, required {required}")
+        where = one_line(place, 120) if not private or _KEY_PLACE.fullmatch(place) else "a value"
+        raise StudyFileError(f"{file}: {where}: found {found}, required {required}")
     return table
+
+
+def _unparsable(error: Exception, *, private: bool) -> str:
+    if isinstance(error, RecursionError):
+        return "too deeply nested values"
+    if isinstance(error, UnicodeDecodeError):
+        return f"other bytes at offset {error.start}"
+    if private:
+        position = re.search(r"at (line [0-9]+, column [0-9]+|end of document)", str(error))
+        return f"unreadable text {position.group()}" if position else "unreadable text"
+    return one_line(str(error))
+
+
+def _parse(text: str, *, json_text: bool) -> Any:
+    if text.startswith("\ufeff"):
+        raise ValueError("a byte order mark")
+    return _parse_json(text) if json_text else tomllib.loads(text)
 
 
 def _parse_json(text: str) -> Any:
     def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        table = dict(pairs)
-        if len(table) != len(pairs):
-            names = [name for name, _ in pairs]
-            twice = next(name for name in names if names.count(name) > 1)
-            raise ValueError(f"the key {_shown(twice)} twice in one object")
+        table: dict[str, Any] = {}
+        for name, value in pairs:
+            if name in table:
+                raise ValueError(f"the key {shown(name)} twice in one object")
+            table[name] = value
         return table
 
     return json.loads(text, object_pairs_hook=once)
 
 
-def _impossible_values(value: Any, place: str) -> Iterator[tuple[str, str, str]]:
-    if isinstance(value, dict):
+def _impossible_values(value: Any, place: str, depth: int = 0) -> Iterator[tuple[str, str, str]]:
+    if depth > _DEEPEST:
+        yield place, "too deeply nested values", f"at most {_DEEPEST} levels"
+    elif isinstance(value, dict):
         for name, item in value.items():
             where = f"{place}.{name}" if place else name
             yield from _impossible_values(name, f"a key under {place or 'the top'}")
-            yield from _impossible_values(item, where)
+            yield from _impossible_values(item, where, depth + 1)
     elif isinstance(value, list):
         for index, item in enumerate(value):
-            yield from _impossible_values(item, f"{place}[{index}]")
-    elif value is None:
-        yield place, "null", "a value; leave the key out where there is none"
-    elif isinstance(value, float) and not math.isfinite(value):
-        yield place, str(value), "a finite number"
-    elif isinstance(value, str) and any(
-        0xD800 <= ord(char) <= 0xDFFF or char == "\0" for char in value
-    ):
-        yield one_line(place), "a surrogate or NUL character", "Unicode text"
-    elif not isinstance(value, (str, int, float, bool)):
-        yield (
-            place,
-            f"the bare {type(value).__name__} {value}",
-            'text in quotes, such as "2026-10-10"',
-        )
+            yield from _impossible_values(item, f"{place}[{index}]", depth + 1)
+    elif (impossible := _impossible(value)) is not None:
+        yield place, *impossible
+
+
+def _impossible(value: Any) -> tuple[str, str] | None:
+    if value is None:
+        return "null", "a value; leave the key out where there is none"
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value), "a finite number"
+    if isinstance(value, int) and abs(value) > _LARGEST_INTEGER:
+        return "a huge integer", f"one of at most {_LARGEST_INTEGER}"
+    if isinstance(value, str):
+        wrong = any(0xD800 <= ord(char) <= 0xDFFF or char == "\0" for char in value)
+        return ("a surrogate or NUL character", "Unicode text") if wrong else None
+    if not isinstance(value, (int, float)):
+        return f"a bare {type(value).__name__}", 'text in quotes, such as "2026-10-10"'
+    return None
 
 
 def _validate(file: Path, table: dict[str, Any]) -> Study:
@@ -164,95 +206,9 @@ def _validate(file: Path, table: dict[str, Any]) -> Study:
         ) from None
 
 
-def describe(error: ValidationError, model: type[BaseModel], *, show_found: bool = True) -> str:
-    """Return the first finding of `error` as `place: found …, required …`, and how many more there are.
-
-    `show_found=False` leaves the value out, for files whose content is private.
-    """
-    findings = error.errors(include_url=False)
-    first = findings[0]
-    place = _place(first["loc"])
-    kind = first["type"]
-    if kind == "extra_forbidden":
-        known = ", ".join(_known_keys(model, first["loc"][:-1]))
-        line = f"{place}: found an unknown key, required one of {known}"
-    elif kind == "missing":
-        line = f"{place}: found nothing, required this key"
-    else:
-        found = _shown(first["input"]) if show_found else "another value"
-        line = f"{place}: found {found}, required {_required(first)}"
-    more = len(findings) - 1
-    return f"{line} (and {more} more)" if more else line
-
-
-def _place(loc: tuple[int | str, ...]) -> str:
-    text = ""
-    for part in loc:
-        if isinstance(part, int):
-            text += f"[{part}]"
-        elif part.startswith(("tuple[", "constrained-", "function-")) or part in {"int", "[key]"}:
-            continue
-        else:
-            text += f".{part}" if text else part
-    return one_line(text) or "the top level"
-
-
-def _required(finding: Any) -> str:
-    context = finding.get("ctx") or {}
-    kind = finding["type"]
-    if kind == "value_error":
-        return str(context["error"])
-    if kind == "string_pattern_mismatch":
-        return _PATTERNS.get(context["pattern"], f"text that matches {context['pattern']}")
-    if kind == "literal_error":
-        return str(context["expected"]).replace("'", '"')
-    return finding["msg"].removeprefix("Input should be ").removeprefix("Value error, ").lower()  # type: ignore[no-any-return]
-
-
-_PATTERNS = {
-    r"^[a-z0-9]+(-[a-z0-9]+)*$": "an id: lower-case words joined by single hyphens, such as docs-mcp",
-    r"^([0-9a-f]{40}|[0-9a-f]{64})$": "a full commit: 40 or 64 lower-case hexadecimal digits",
-    r"^[A-Za-z_][A-Za-z0-9_]*$": "the name of an environment variable",
-}
-
-
-def _known_keys(model: type[BaseModel], loc: tuple[int | str, ...]) -> list[str]:
-    current: Any = model
-    for part in loc:
-        if isinstance(current, type) and issubclass(current, BaseModel):
-            fields = {(field.alias or name): field for name, field in current.model_fields.items()}
-            current = fields[str(part)].annotation if str(part) in fields else None
-        else:
-            # Below a dict or a tuple the part is a key or an index: go to the model inside.
-            current = next((arg for arg in _models_in(current)), None)
-            continue
-        models = list(_models_in(current))
-        if models and not _is_container(current):
-            current = models[0]
-    if not (isinstance(current, type) and issubclass(current, BaseModel)):
-        current = next(_models_in(current), model)
-    return sorted((field.alias or name) for name, field in current.model_fields.items())
-
-
-def _is_container(annotation: Any) -> bool:
-    return getattr(annotation, "__origin__", None) in {dict, tuple}
-
-
-def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        yield annotation
-    for argument in get_args(annotation):
-        yield from _models_in(argument)
-
-
-def _shown(value: Any) -> str:
-    text = json.dumps(value, ensure_ascii=True, default=str)
-    return text if len(text) <= 80 else text[:60] + f"… ({len(text)} characters)"
-
-
 def _check_references(file: Path, study: Study) -> None:
     def refuse(place: str, found: object, required: str) -> None:
-        raise StudyFileError(f"{file}: {place}: found {_shown(found)}, required {required}")
+        raise StudyFileError(f"{file}: {place}: found {shown(found)}, required {required}")
 
     _check_tasks(study, refuse)
     for name, arm in study.scenarios.items():
@@ -303,9 +259,13 @@ def _local_roots(folder: Path) -> dict[str, Path]:
         raise StudyFileError(
             f'{file}: found other tables, required only [roots] with NAME = "PATH"'
         )
-    for name, value in roots.items():
-        if not isinstance(value, str) or not value:
-            raise StudyFileError(
-                f"{file}: roots.{name}: found {_shown(value)}, required a path in quotes"
-            )
-    return {name: (folder / Path(value).expanduser()).resolve() for name, value in roots.items()}
+    return {name: _root(file, name, value) for name, value in roots.items()}
+
+
+def _root(file: Path, name: str, value: Any) -> Path:
+    if isinstance(value, str) and value:
+        # A home that does not exist and a loop of links are RuntimeErrors.
+        with contextlib.suppress(OSError, RuntimeError):
+            return (file.parent / Path(value).expanduser()).resolve()
+    place = one_line(f"roots.{name}")
+    raise StudyFileError(f"{file}: {place}: found {shown(value)}, required a path in quotes")

@@ -20,7 +20,15 @@ _EXACT = decimal.Context(
     Emax=999_999,
     traps=[decimal.Inexact, decimal.InvalidOperation, decimal.Overflow, decimal.DivisionByZero],
 )
-_AMOUNT = re.compile(r"[0-9]{1,12}(\.[0-9]{1,12})?", re.ASCII)
+_PROJECTED = decimal.Context(
+    prec=200,
+    rounding=decimal.ROUND_HALF_EVEN,
+    Emin=-999_999,
+    Emax=999_999,
+    traps=[decimal.InvalidOperation, decimal.Overflow, decimal.DivisionByZero],
+)
+AMOUNT_PATTERN = r"[0-9]{1,12}(\.[0-9]{1,12})?"
+_AMOUNT = re.compile(AMOUNT_PATTERN, re.ASCII)
 
 ZERO = Decimal(0)
 AMOUNT_RULE = (
@@ -77,9 +85,8 @@ def per_million(rate_usd: Decimal, tokens: int) -> Decimal:
 
 def scaled(amount: Decimal, numerator: int, denominator: int) -> Decimal:
     """Return `amount` × numerator / denominator, rounded half-even at 9 decimals: projections only."""
-    rounding = decimal.Context(prec=200, rounding=decimal.ROUND_HALF_EVEN)
     product = _EXACT.multiply(amount, Decimal(numerator))
-    return rounding.quantize(rounding.divide(product, Decimal(denominator)), Decimal("1e-9"))
+    return _PROJECTED.quantize(_PROJECTED.divide(product, Decimal(denominator)), Decimal("1e-9"))
 
 
 def total(amounts: Iterable[Decimal]) -> Decimal:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from decimal import Decimal
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, JsonValue
+from pydantic import Field, JsonValue, PlainSerializer
 
+from pytest_studyminimal.protocol import money
 from pytest_studyminimal.protocol.frozen import Frozen
+
+# Without an exponent: 0.0000004 is not to be read as 4E-7 in the ledger.
+Dollars = Annotated[Decimal, PlainSerializer(money.text, return_type=str, when_used="json")]
 
 Status = Literal[
     "completed",
@@ -156,9 +160,9 @@ class Observation(Frozen):
     offered_tools: tuple[str, ...] = ()
     usage: Usage | None = None
     usage_complete: bool = False
-    charged_usd: Decimal
-    computed_cost_usd: Decimal | None = None
-    reported_cost_usd: Decimal | None = None
+    charged_usd: Dollars
+    computed_cost_usd: Dollars | None = None
+    reported_cost_usd: Dollars | None = None
     cost_basis: str | None = None
     stop_reason: str | None = None
     answer_complete: bool = False

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pytest_studyminimal.protocol import money
-from pytest_studyminimal.protocol.records import Judgement, Status, Transcript
+from pytest_studyminimal.protocol.records import Judgement, Status, ToolCall, Transcript
 from pytest_studyminimal.protocol.text import one_line
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ class Facts:
 def judge(transcript: Transcript, facts: Facts) -> Judgement:
     """Return the one status of an attempt, the public reason, and everything that was found."""
     findings = [
-        (status, finding)
+        (status, one_line(finding))
         for status, rule in _RULES
         if (finding := rule(transcript, facts)) is not None
     ]
@@ -52,7 +52,8 @@ def _unusable(transcript: Transcript) -> str | None:
     # A valid observation whose outcome is decided without a judge: incomplete, 0.
     if transcript.answer_complete:
         return None
-    return transcript.problem or f"no usable answer (stop reason {transcript.stop_reason})"
+    said = transcript.problem or f"no usable answer (stop reason {transcript.stop_reason})"
+    return one_line(said)
 
 
 def _deadline(transcript: Transcript, facts: Facts) -> str | None:
@@ -62,7 +63,7 @@ def _deadline(transcript: Transcript, facts: Facts) -> str | None:
 
 
 def _refused(transcript: Transcript, _: Facts) -> str | None:
-    return transcript.problem if transcript.ending == "budget" else None
+    return _said(transcript) if transcript.ending == "budget" else None
 
 
 def _interrupted(transcript: Transcript, _: Facts) -> str | None:
@@ -86,12 +87,16 @@ def _tools_as_planned(transcript: Transcript, facts: Facts) -> str | None:
 
 
 def _every_server_call_failed(transcript: Transcript, _: Facts) -> str | None:
-    calls = [call for call in transcript.tool_calls if call.server and not call.refused]
-    for server in sorted({call.server for call in calls if call.server}):
-        mine = [call for call in calls if call.server == server]
-        if all(call.is_error for call in mine):
-            return f"every call to server {server} failed ({len(mine)})"
-    return None
+    by_server: dict[str, list[ToolCall]] = {}
+    for call in transcript.tool_calls:
+        if call.server and not call.refused:
+            by_server.setdefault(call.server, []).append(call)
+    dead = [
+        f"every call to server {server} failed ({len(calls)})"
+        for server, calls in sorted(by_server.items())
+        if all(call.is_error for call in calls)
+    ]
+    return "; ".join(dead) or None
 
 
 def _model(transcript: Transcript, facts: Facts) -> str | None:
@@ -106,14 +111,19 @@ def _model(transcript: Transcript, facts: Facts) -> str | None:
 
 def _budget_exceeded(transcript: Transcript, facts: Facts) -> str | None:
     if transcript.ending == "attempt-budget":
-        return transcript.problem
+        return _said(transcript)
     if facts.overshoot_usd > 0:
         return f"charged {money.text(facts.overshoot_usd)} USD more than was reserved"
     return None
 
 
 def _provider_failed(transcript: Transcript, _: Facts) -> str | None:
-    return transcript.problem if transcript.ending in {"transport", "protocol"} else None
+    return _said(transcript) if transcript.ending in {"transport", "protocol"} else None
+
+
+def _said(transcript: Transcript) -> str:
+    # No ending but "finished" may pass for completed because a transport gave no words for it.
+    return transcript.problem or f"ended by {transcript.ending}"
 
 
 _RULES: tuple[tuple[Status, Callable[[Transcript, Facts], str | None]], ...] = (

@@ -14,15 +14,19 @@ import rfc8785
 from pydantic import (
     AfterValidator,
     BeforeValidator,
+    Discriminator,
     Field,
     JsonValue,
     PlainSerializer,
     StringConstraints,
+    Tag,
+    WithJsonSchema,
     model_validator,
 )
 
 from pytest_studyminimal.protocol import money
 from pytest_studyminimal.protocol.frozen import Frozen
+from pytest_studyminimal.protocol.text import one_line
 
 ID_RULE = "lower-case words joined by single hyphens, such as docs-mcp"
 
@@ -30,6 +34,13 @@ ID_RULE = "lower-case words joined by single hyphens, such as docs-mcp"
 def _amount(value: object) -> Decimal:
     # Defaults arrive as Decimal already; files can only give text.
     return value if isinstance(value, Decimal) else money.parse(value)
+
+
+def _no_boolean(value: object) -> object:
+    # A literal 1 takes True as well.
+    if isinstance(value, bool):
+        raise ValueError("1")  # noqa: TRY004 - pydantic reads ValueError
+    return value
 
 
 def _positive(amount: Decimal) -> Decimal:
@@ -46,19 +57,28 @@ def _relative(path: str) -> str:
 
 
 def _base_url(url: str) -> str:
-    parts = urlsplit(url)
-    loopback = parts.hostname in {"localhost", "127.0.0.1", "::1"}
-    if parts.scheme not in {"http", "https"} or not parts.hostname or parts.port == 0:
-        raise ValueError("an http or https address with a host")
-    if parts.username or parts.password or parts.query or parts.fragment:
+    try:
+        parts = urlsplit(url)
+        usable = parts.scheme in {"http", "https"} and parts.hostname and parts.port != 0
+    except ValueError:
+        usable = False
+    if not usable or not all("!" <= char <= "~" for char in url):
+        raise ValueError("an http or https address with a host, in plain ASCII")
+    if any(mark in url for mark in "@?#"):
         raise ValueError("an address without user, password, query or fragment")
+    loopback = parts.hostname in {"localhost", "127.0.0.1", "::1"}
     if parts.scheme == "http" and not loopback:
         raise ValueError("https, since a key over plain http can be read; http only on loopback")
     return url.rstrip("/")
 
 
 def _iso_date(text: str) -> str:
-    dt.date.fromisoformat(text)
+    try:
+        day = dt.date.fromisoformat(text).isoformat()
+    except ValueError:
+        day = None
+    if day != text:
+        raise ValueError('a date such as "2026-10-10"')
     return text
 
 
@@ -73,6 +93,7 @@ Amount = Annotated[
     Decimal,
     BeforeValidator(_amount),
     PlainSerializer(money.text, return_type=str, when_used="json"),
+    WithJsonSchema({"type": "string", "pattern": f"^{money.AMOUNT_PATTERN}$"}),
 ]
 Usd = Annotated[Amount, AfterValidator(_positive)]
 Commit = Annotated[str, StringConstraints(pattern=r"^([0-9a-f]{40}|[0-9a-f]{64})$")]
@@ -206,7 +227,8 @@ class Server(Frozen):
         for text in (*self.argv, *self.env.values(), self.cwd, *self.version, *self.identity):
             for name in re.findall(r"\{([a-z_]+)\}", text):
                 if name not in known:
-                    raise ValueError(f"placeholders among {{{'}, {'.join(sorted(known))}}}")
+                    among = f"{{{'}, {'.join(sorted(known))}}}"
+                    raise ValueError(f"placeholders among {among}, not {{{one_line(name, 40)}}}")
         return self
 
 
@@ -238,7 +260,11 @@ class Schedule(Frozen):
 class Pilot(Frozen):
     """The first `tasks` tasks, or the tasks named, each `repetitions` times."""
 
-    tasks: Annotated[int, Field(ge=1)] | Annotated[tuple[Id, ...], Field(min_length=1)] = 1
+    tasks: Annotated[
+        Annotated[int, Field(ge=1), Tag("[number]")]
+        | Annotated[tuple[Id, ...], Field(min_length=1), AfterValidator(_unique), Tag("[names]")],
+        Discriminator(lambda value: "[names]" if isinstance(value, (list, tuple)) else "[number]"),
+    ] = 1
     repetitions: Annotated[int, Field(ge=1, le=1000)] = 1
 
 
@@ -252,7 +278,7 @@ class Adjudicator(Frozen):
 class Study(Frozen):
     """A frozen protocol. Order matters in `tasks` and `scenarios`, so it is part of the digest."""
 
-    schema_: Annotated[Literal[1], Field(alias="schema")]
+    schema_: Annotated[Literal[1], BeforeValidator(_no_boolean), Field(alias="schema")]
     id: Id
     kind: Literal["questions"] = "questions"
     title: NonEmpty

@@ -10,7 +10,7 @@ from pytest_studyminimal.protocol.text import dollars, one_line
 from pytest_studyminimal.reports.pairs import Differences, differences, median
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from pytest_studyminimal.protocol.records import Observation
@@ -57,7 +57,7 @@ def scenarios(run: RunView) -> tuple[str, ...]:
     return tuple(run.row.body["scenarios"])
 
 
-def attempt_table(lines: Iterable[Line]) -> list[str]:
+def attempt_table(lines: Sequence[Line]) -> list[str]:
     """Return one row per attempt: status, turns, tools, tokens in and out, charged dollars, seconds."""
     rows = [("attempt", "status", "turns", "tools", "in", "out", "charged", "seconds")]
     for line in lines:
@@ -66,7 +66,7 @@ def attempt_table(lines: Iterable[Line]) -> list[str]:
     table = columns(rows)
     for number, line in enumerate(lines, start=1):
         if line.observation and line.observation.reason:
-            table[number] += f"  {line.observation.reason}"
+            table[number] += f"  {one_line(line.observation.reason)}"
     return table
 
 
@@ -83,7 +83,7 @@ def figures(seen: Observation | None) -> tuple[str, str, str, str, str, str]:
         _count(tokens.prompt_tokens if tokens else None) + more,
         _count(tokens.output_tokens if tokens else None) + more,
         dollars(money.text(seen.charged_usd)),
-        UNKNOWN if seen.wall_s is None else f"{seen.wall_s:.1f}",
+        UNKNOWN if seen.wall_s is None else seconds_text(seen.wall_s),
     )
 
 
@@ -123,18 +123,18 @@ def _arm(mine: Sequence[Line], seen: Sequence[Observation]) -> tuple[str, ...]:
         str(completed),
         str(blocked),
         str(len(mine) - completed - blocked),
-        _count(sum(one.usage.prompt_tokens for one in seen if one.usage)),
-        _count(sum(one.usage.output_tokens for one in seen if one.usage)),
-        _count(sum(one.tool_calls or 0 for one in seen)),
-        f"{median(walls):.1f}" if walls else UNKNOWN,
-        dollars(money.text(money.total(one.charged_usd for one in seen))),
+        _sum(seen, lambda one: one.usage.prompt_tokens if one.usage else None, usage=True),
+        _sum(seen, lambda one: one.usage.output_tokens if one.usage else None, usage=True),
+        _sum(seen, lambda one: one.tool_calls),
+        seconds_text(float(median(walls))) if walls else UNKNOWN,
+        dollars(money.text(money.total(one.charged_usd for one in seen))) if seen else UNKNOWN,
     )
 
 
 def columns(rows: Sequence[tuple[str, ...]]) -> list[str]:
-    """Lay rows out: the first column and a status to the left, figures to the right."""
+    """Lay rows out under their headings: words to the left, figures to the right."""
     widths = [max(len(row[index]) for row in rows) for index in range(len(rows[0]))]
-    words = {0} | {index for index, name in enumerate(rows[0]) if name == "status"}
+    words = {index for index, name in enumerate(rows[0]) if name in {"attempt", "arm", "status"}}
     return [
         "  ".join(
             cell.ljust(width) if index in words else cell.rjust(width)
@@ -146,6 +146,22 @@ def columns(rows: Sequence[tuple[str, ...]]) -> list[str]:
 
 def _count(number: int | None) -> str:
     return UNKNOWN if number is None else f"{number:,}"
+
+
+def _sum(
+    seen: Sequence[Observation],
+    figure: Callable[[Observation], int | None],
+    *,
+    usage: bool = False,
+) -> str:
+    figures = [(one, figure(one)) for one in seen]
+    known = [number for _, number in figures if number is not None]
+    # What was charged nothing made no paid call: its missing figure hides no tokens.
+    lost = any(
+        one.charged_usd and (number is None or (usage and not one.usage_complete))
+        for one, number in figures
+    )
+    return (_count(sum(known)) if known else UNKNOWN) + ("+?" if known and lost else "")
 
 
 def _difference_line(found: Differences) -> str:
@@ -196,8 +212,15 @@ def extrapolation(run: RunView) -> list[str]:
     ]
 
 
+def seconds_text(seconds: float) -> str:
+    """Return seconds with two decimals where they are few, one where they are many."""
+    return f"{seconds:.2f}" if seconds < 10 else f"{seconds:.1f}"
+
+
 def minutes(seconds: float) -> str:
     """Return a duration for people."""
+    if seconds < 1:
+        return "a second"
     if seconds < 90:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
@@ -220,13 +243,14 @@ def _what_stopped(run: RunView) -> list[str]:
         )
         said = f" ({one_line(reason)})" if reason else ""
         return [
-            f"the run stopped {at}with {run.stop.body['why']}{said}{blocked}",
+            f"the run stopped {at}with {one_line(run.stop.body['why'])}{said}{blocked}",
             "nothing is retried or resumed: mend the cause and start a new run",
         ]
     if not run.selected_completed:
         left = sum(line.status in {"blocked", "open"} for line in run.selected)
-        reason = run.close.body["reason"] if run.close else "the session ended"
-        return [f"the run ended early ({reason}): {left} attempts not reached; start a new run"]
+        reason = one_line(run.close.body["reason"]) if run.close else "the session ended"
+        attempts = f"{left} attempt{'s' if left != 1 else ''} not reached"
+        return [f"the run ended early ({reason}): {attempts}; start a new run"]
     return []
 
 
