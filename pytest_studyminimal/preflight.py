@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_studyminimal.protocol.errors import CorpusError, UsageRefusedError
+from pytest_studyminimal.protocol.manifest import LOCAL_NAME
+from pytest_studyminimal.protocol.text import one_line
 from pytest_studyminimal.workspace.corpus import Corpus, read_corpus
 from pytest_studyminimal.workspace.export import export
 from pytest_studyminimal.workspace.places import Places
@@ -40,16 +42,20 @@ class Roots:
         """Collect all roots; UsageRefusedError for an option that is not NAME=PATH of a known name."""
         names = (*folder.study.corpora, ENGINE)
         paths = dict(folder.roots)
+        for unknown in sorted(set(paths) - set(names)):
+            raise UsageRefusedError(
+                f"{folder.path / LOCAL_NAME}: roots: found {unknown!r}, required one of {', '.join(names)}"
+            )
         for name in names:
             if value := environ.get(f"STUDY_ROOT_{name.upper().replace('-', '_')}"):
-                paths[name] = (cwd / Path(value).expanduser()).resolve()
+                paths[name] = place(value, cwd)
         for option in options:
             name, separator, value = option.partition("=")
             if not separator or not value or name not in names:
                 raise UsageRefusedError(
                     f"--study-root: found {option!r}, required NAME=PATH with NAME one of {', '.join(names)}"
                 )
-            paths[name] = (cwd / Path(value).expanduser()).resolve()
+            paths[name] = place(value, cwd)
         return cls(paths)
 
     def of_corpus(self, folder: StudyFolder, name: str) -> Path:
@@ -179,6 +185,14 @@ def _servers_over(
     arms = {attempt.scenario for attempt in attempts if study.task(attempt.task).corpus == corpus}
     used = {server for arm in arms for server in study.scenarios[arm].servers}
     return tuple(server for server in study.servers if server in used)
+
+
+def place(text: str, cwd: Path) -> Path:
+    """Return the path that a user wrote, relative to `cwd`; UsageRefusedError for an unknown ~user."""
+    try:
+        return (cwd / Path(text).expanduser()).resolve()
+    except (RuntimeError, ValueError):
+        raise UsageRefusedError(f"found {one_line(text, 80)!r}, required a path") from None
 
 
 def inside(path: Path, directory: Path) -> bool:

@@ -3,9 +3,9 @@ from __future__ import annotations
 import json
 
 import pytest
-import studies
 from click.testing import CliRunner
 
+import studies
 from pytest_studyminimal.cli import main
 
 
@@ -70,8 +70,16 @@ def test_a_plan_shows_what_each_arm_sends(study):
     assert [tool["name"] for tool in plan["arms"]["plain"]["body"]["tools"]] == [
         *("repo_list", "repo_read", "repo_search"),
     ]
-    assert plan["arms"]["docs"]["servers"]["docs"]["argv"] == ["{python}", "docs_server.py", "{export}"]
-    assert plan["arms"]["docs"]["servers"]["docs"]["tools"] == ["doc.search", "doc.get", "handoff.resolve"]
+    assert plan["arms"]["docs"]["servers"]["docs"]["argv"] == [
+        "{python}",
+        "docs_server.py",
+        "{export}",
+    ]
+    assert plan["arms"]["docs"]["servers"]["docs"]["tools"] == [
+        "doc.search",
+        "doc.get",
+        "handoff.resolve",
+    ]
 
 
 def test_with_a_root_pins_and_sources_are_verified(study):
@@ -99,9 +107,15 @@ def test_after_a_pilot_a_plan_projects_its_cost(study, pytester):
     ("arguments", "said"),
     [
         (["nowhere"], "found no study file, required one of study.toml or study.json"),
-        (["STUDY", "--study-connection=cli"], "--study-connection: found 'cli', required one of http"),
+        (
+            ["STUDY", "--study-connection=cli"],
+            "--study-connection: found 'cli', required one of http",
+        ),
         (["STUDY", "--study-root=x"], "--study-root: found 'x', required NAME=PATH"),
-        (["STUDY", "--verify"], "corpus corpus: found no checkout, required --study-root corpus=PATH"),
+        (
+            ["STUDY", "--verify"],
+            "corpus corpus: found no checkout, required --study-root corpus=PATH",
+        ),
     ],
 )
 def test_bad_input_is_one_line_and_status_four(study, arguments, said):

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import get_args
 
 import pytest
-import studies
 from click.testing import CliRunner
 
+import studies
 from pytest_studyminimal.cli import main
 from pytest_studyminimal.judging.key import AnswerKey
 from pytest_studyminimal.protocol import manifest
@@ -25,7 +25,9 @@ PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
 
 
 def blocks(page, language):
-    return re.findall(rf"^```{language}\n(.*?)^```$", (ROOT / page).read_text(), re.MULTILINE | re.DOTALL)
+    return re.findall(
+        rf"^```{language}\n(.*?)^```$", (ROOT / page).read_text(), re.MULTILINE | re.DOTALL
+    )
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)
@@ -47,7 +49,12 @@ def test_the_whole_study_of_the_docs_loads_and_states_the_defaults(tmp_path):
 def test_every_budget_value_of_the_docs_does_what_the_table_says(tmp_path):
     whole, key = blocks("docs/study-file.md", "toml")
     (tmp_path / "answers.toml").write_text(key)
-    table = (ROOT / "docs/study-file.md").read_text().partition("| budget value |")[2].partition("\n\n")[0]
+    table = (
+        (ROOT / "docs/study-file.md")
+        .read_text()
+        .partition("| budget value |")[2]
+        .partition("\n\n")[0]
+    )
     rows = [row.split("|")[1:3] for row in table.splitlines()[2:]]
     checked = 0
     for values, verdict in rows:
@@ -71,7 +78,10 @@ def test_the_study_in_one_screen_is_part_of_the_quickstart():
     real = tomllib.loads((studies.QUICKSTART / "study.toml").read_text())
     assert shown["scenarios"] == real["scenarios"]
     assert shown["budget"] == real["budget"]
-    assert shown["servers"]["docs"].items() <= {**real["servers"]["docs"], "ready": shown["servers"]["docs"]["ready"]}.items()
+    assert (
+        shown["servers"]["docs"].items()
+        <= {**real["servers"]["docs"], "ready": shown["servers"]["docs"]["ready"]}.items()
+    )
     assert shown["tasks"][0]["id"] in {task["id"] for task in real["tasks"]}
 
 
@@ -79,7 +89,9 @@ def test_the_commands_of_the_docs_run(tmp_path, monkeypatch):
     """Every `$ …` line of docs/running.md, in a folder with the quickstart study and nothing else."""
     shutil.copytree(studies.QUICKSTART, tmp_path / "studies" / "quickstart")
     (block,) = blocks("docs/running.md", "console")
-    commands = [line[2:].partition("#")[0].split() for line in block.splitlines() if line.startswith("$ ")]
+    commands = [
+        line[2:].partition("#")[0].split() for line in block.splitlines() if line.startswith("$ ")
+    ]
     assert len(commands) == 4
     programs = {
         "pytest": [sys.executable, "-m", "pytest", "-p", "no:cacheprovider"],
@@ -89,7 +101,11 @@ def test_the_commands_of_the_docs_run(tmp_path, monkeypatch):
     monkeypatch.delenv("STUDY_BUDGET_USD", raising=False)
     for program, *arguments in commands:
         done = subprocess.run(
-            [*programs[program], *arguments], cwd=tmp_path, capture_output=True, text=True, check=False
+            [*programs[program], *arguments],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            check=False,
         )
         assert done.returncode == 0, done.stdout + done.stderr
 
@@ -117,7 +133,17 @@ def test_every_status_and_property_is_documented():
     text = (ROOT / "docs/running.md").read_text()
     assert set(re.findall(r"^\| `([a-z-]+)` \|", text, re.MULTILINE)) >= set(get_args(Status))
     named = {
-        *("study", "phase", "task", "scenario", "repetition", "transport", "model", "status", "reason"),
+        *(
+            "study",
+            "phase",
+            "task",
+            "scenario",
+            "repetition",
+            "transport",
+            "model",
+            "status",
+            "reason",
+        ),
         *("turns", "tool_calls", "input_tokens", "output_tokens", "cache_read_tokens"),
         *("cache_write_tokens", "charged_usd", "wall_s", "rehearsal", "series", "run"),
     }

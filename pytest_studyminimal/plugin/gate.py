@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import platformdirs
@@ -16,7 +15,7 @@ from pytest_studyminimal.evidence.series import Series, digest_of, runner_digest
 from pytest_studyminimal.evidence.sessions import alive, close_dead_runs
 from pytest_studyminimal.judging.key import load_key
 from pytest_studyminimal.plugin.options import on_command_line
-from pytest_studyminimal.preflight import Ready, Roots, check, inside
+from pytest_studyminimal.preflight import Ready, Roots, check, inside, place
 from pytest_studyminimal.protocol import money
 from pytest_studyminimal.protocol.errors import LedgerError, UsageRefusedError
 from pytest_studyminimal.protocol.prices import upper_rates
@@ -28,6 +27,7 @@ from pytest_studyminimal.workspace.folder import describe_folder
 
 if TYPE_CHECKING:
     from decimal import Decimal
+    from pathlib import Path
 
     from pytest_studyminimal.plugin.session import StudySession
     from pytest_studyminimal.protocol.manifest import StudyFolder
@@ -107,7 +107,7 @@ def ledger_path_of(session: StudySession, folder: StudyFolder) -> Path:
     option = session.config.getoption("study_ledger")
     if option is None:
         return platformdirs.user_state_path("studyminimal") / folder.study.id / "ledger.sqlite3"
-    path = session.config.invocation_params.dir / Path(option).expanduser()
+    path = place(option, session.config.invocation_params.dir)
     return path / "ledger.sqlite3" if path.is_dir() else path
 
 
@@ -158,13 +158,17 @@ def series_of(
         provider=connection.provider,
         model=connection.model,
         prices=digest_of([study.prices.model_dump(mode="json"), upper.model_dump(mode="json")]),
-        servers={
-            server: digest_of(_lasting(facts))
-            for by_server in ready.facts.values()
-            for server, facts in by_server.items()
-        },
+        servers=_servers(ready),
         rehearsal=connection.provider == "rehearsal",
     )
+
+
+def _servers(ready: Ready) -> dict[str, str]:
+    seen: dict[str, set[str]] = {}
+    for by_server in ready.facts.values():
+        for server, facts in by_server.items():
+            seen.setdefault(server, set()).add(digest_of(_lasting(facts)))
+    return {server: "+".join(sorted(digests)) for server, digests in seen.items()}
 
 
 def _lasting(facts: ServerFacts) -> dict[str, Any]:

@@ -49,6 +49,12 @@ def _positive(amount: Decimal) -> Decimal:
     return amount
 
 
+def _at_most_one(amount: Decimal) -> Decimal:
+    if amount > 1:
+        raise ValueError("a temperature from 0 to 1")
+    return amount
+
+
 def _relative(path: str) -> str:
     parts = PurePosixPath(path)
     if not path or parts.is_absolute() or ".." in parts.parts or "\\" in path or "\0" in path:
@@ -142,7 +148,7 @@ class Connection(Frozen):
     version: Annotated[str, StringConstraints(pattern=r"^[!-~]{1,40}$")] = "2023-06-01"
     base_url: Annotated[str, AfterValidator(_base_url)] | None = None
     key: VariableName | None = None
-    temperature: Amount = money.ZERO
+    temperature: Annotated[Amount, AfterValidator(_at_most_one)] = money.ZERO
 
     @model_validator(mode="after")
     def _provider_is_reachable(self) -> Self:

@@ -39,9 +39,8 @@ def summary(run: RunView, *, verbose: bool, ledger: Path) -> list[str]:
     if listed:
         lines += [*attempt_table(listed), ""]
     lines += [*arm_table(run), ""]
-    lines += [
-        _difference_line(difference) for difference in differences(run.selected, scenarios(run))
-    ]
+    for found in differences(run.selected, scenarios(run)):
+        lines += _difference_lines(found)
     if run.row.body["phase"] == "pilot":
         lines += extrapolation(run)
     lines += _what_stopped(run)
@@ -164,14 +163,14 @@ def _sum(
     return (_count(sum(known)) if known else UNKNOWN) + ("+?" if known and lost else "")
 
 
-def _difference_line(found: Differences) -> str:
+def _difference_lines(found: Differences) -> list[str]:
     arms = f"paired differences, {found.second} − {found.first}"
     missing = f", {found.missing} missing" if found.missing else ""
     if not found.pairs:
-        return f"{arms}: no complete pair{missing}"
+        return [f"{arms}: no complete pair{missing}"]
     pairs = f"{found.pairs} pair{'s' if found.pairs > 1 else ''}{missing}"
     shown = " · ".join(f"{name} {_signed(value)}" for name, value in found.medians.items())
-    return f"{arms} (median of {pairs}): {shown}"
+    return [f"{arms} (median of {pairs}):", f"  {shown}"]
 
 
 def _signed(value: Decimal) -> str:

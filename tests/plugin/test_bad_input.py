@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import subprocess
 
 import pytest
-import studies
 from providers import Response, message, text
 
+import studies
 from pytest_studyminimal.protocol import money
 
 
@@ -28,7 +29,10 @@ def refused(result, pattern):
 
 def test_a_corpus_without_a_place(study, run_pytest, provider):
     result = run_pytest("--study=pilot", study.arguments[1])
-    refused(result, "corpus corpus: found no checkout, required --study-root corpus=PATH, STUDY_ROOT_CORPUS or *")
+    refused(
+        result,
+        "corpus corpus: found no checkout, required --study-root corpus=PATH, STUDY_ROOT_CORPUS or *",
+    )
     assert provider.received == []
     assert not study.ledger.exists()
 
@@ -51,7 +55,9 @@ def test_a_checkout_that_is_not_there(study, run_pytest):
 def test_a_pin_that_the_checkout_does_not_have(study, run_pytest):
     commit = studies.git(study.checkout, "rev-parse", "HEAD")
     study.edit(commit, "1" * 40)
-    refused(run_pytest("--study=pilot", *study.arguments), "corpus corpus: found no*1111*required *")
+    refused(
+        run_pytest("--study=pilot", *study.arguments), "corpus corpus: found no*1111*required *"
+    )
 
 
 def test_a_dirty_checkout_that_a_server_reads(study, run_pytest, provider):
@@ -59,20 +65,28 @@ def test_a_dirty_checkout_that_a_server_reads(study, run_pytest, provider):
     assert run_pytest("--study=pilot", *study.arguments).ret == 0
     (study.checkout / "docs" / "budget.md").write_text("edited")
     requests = len(provider.received)
-    refused(run_pytest("--study=pilot", *study.arguments), "corpus corpus: found *docs/budget.md*required *")
+    refused(
+        run_pytest("--study=pilot", *study.arguments),
+        "corpus corpus: found *docs/budget.md*required *",
+    )
     assert len(provider.received) == requests
 
 
 def test_a_bundle_that_cannot_be_read(study, run_pytest):
     study.edit("[corpora.corpus]", '[corpora.corpus]\nbundle = "corpus.bundle"')
-    refused(run_pytest("--study=pilot", study.arguments[1]), "corpus corpus: found no such file, required a git bundle*corpus.bundle)")
+    refused(
+        run_pytest("--study=pilot", study.arguments[1]),
+        "corpus corpus: found no such file, required a git bundle*corpus.bundle)",
+    )
     (study.folder / "corpus.bundle").write_bytes(b"# v2 git bundle\nnonsense")
     refused(run_pytest("--study=pilot", study.arguments[1]), "corpus corpus: found *required *")
 
 
 def test_a_bundle_beside_the_study_file_needs_no_place(study, run_pytest):
     study.edit("[corpora.corpus]", '[corpora.corpus]\nbundle = "corpus.bundle"')
-    studies.git(study.checkout, "bundle", "create", "-q", str(study.folder / "corpus.bundle"), "HEAD")
+    studies.git(
+        study.checkout, "bundle", "create", "-q", str(study.folder / "corpus.bundle"), "HEAD"
+    )
     assert run_pytest("--study=pilot", study.arguments[1]).ret == 0
 
 
@@ -80,7 +94,10 @@ def test_a_bundle_beside_the_study_file_needs_no_place(study, run_pytest):
     ("argv", "pattern"),
     [
         ('["no-such-program"]', "servers.docs: *no-such-program*required *"),
-        ('["{python}", "-c", "import sys; sys.exit(\'boom\')"]', "servers.docs: *exit status 1*boom*"),
+        (
+            '["{python}", "-c", "import sys; sys.exit(\'boom\')"]',
+            "servers.docs: *exit status 1*boom*",
+        ),
         ('["{python}", "-c", "print(\'Welcome\')"]', "servers.docs: *Welcome*"),
         ('["{python}", "docs_server.py", "/no/such/folder"]', "servers.docs: *"),
         ('["{engine}"]', "*{engine}*--study-root engine=PATH*"),
@@ -100,7 +117,10 @@ def test_a_server_without_an_allowed_tool(study, run_pytest, provider):
 
 
 def test_a_server_that_is_not_ready(study, run_pytest):
-    study.edit('tool = "doc.search", arguments = { query = "budget" }', 'tool = "doc.get", arguments = { path = "x" }')
+    study.edit(
+        'tool = "doc.search", arguments = { query = "budget" }',
+        'tool = "doc.get", arguments = { path = "x" }',
+    )
     refused(run_pytest("--study=pilot", *study.arguments), "servers.docs: *doc.get*")
 
 
@@ -114,7 +134,9 @@ def test_a_source_of_the_answer_key_that_cannot_be_read(study, run_pytest):
 
 def test_a_broken_answer_key_is_refused_without_quoting_it(study, run_pytest):
     key = study.folder / "answers.toml"
-    key.write_text('[tasks.alpha]\npropositions = "SECRET-PROPOSITION"\nsources = ["docs/budget.md"]\n')
+    key.write_text(
+        '[tasks.alpha]\npropositions = "SECRET-PROPOSITION"\nsources = ["docs/budget.md"]\n'
+    )
     result = run_pytest("--study=pilot", *study.arguments)
     refused(result, "*answers.toml: tasks.alpha.propositions: *required *")
     assert "SECRET-PROPOSITION" not in result.stderr.str()
@@ -154,7 +176,8 @@ def small_disk(tmp_path):
     place = tmp_path / "small"
     place.mkdir(mode=0o700)
     mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=600k,mode=0700", "tmpfs", str(place)], capture_output=True
+        ["mount", "-t", "tmpfs", "-o", "size=600k,mode=0700", "tmpfs", str(place)],
+        capture_output=True,
     )
     if mounted.returncode:
         pytest.skip(f"no small file system here: {mounted.stderr.decode().strip()}")
@@ -188,7 +211,9 @@ def test_on_a_full_disk_no_call_is_made(study, run_pytest, provider, small_disk)
     result = run_pytest("--study=pilot", study.arguments[0], f"--study-ledger={place}")
     assert result.ret == 1
     assert provider.received == []
-    result.stdout.fnmatch_lines(["*ledger.sqlite3: found *full*required a ledger that can be written*"])
+    result.stdout.fnmatch_lines(
+        ["*ledger.sqlite3: found *full*required a ledger that can be written*"]
+    )
     assert "Traceback" not in result.stdout.str()
     # With room again the next session starts, closes what was left, and forgets nothing.
     (small_disk / "filler").unlink()
@@ -199,10 +224,12 @@ def test_on_a_full_disk_no_call_is_made(study, run_pytest, provider, small_disk)
 
 @needs_root
 def test_a_disk_too_full_for_a_ledger(study, run_pytest, provider, small_disk):
-    with (small_disk / "filler").open("wb", buffering=0) as file, pytest.raises(OSError):
+    with (small_disk / "filler").open("wb", buffering=0) as file, contextlib.suppress(OSError):
         while True:
             file.write(b"x" * 4096)
-    result = run_pytest("--study=pilot", study.arguments[0], f"--study-ledger={small_disk / 'l.sqlite3'}")
+    result = run_pytest(
+        "--study=pilot", study.arguments[0], f"--study-ledger={small_disk / 'l.sqlite3'}"
+    )
     refused(result, "*l.sqlite3: found *required *")
     assert provider.received == []
 
@@ -210,13 +237,17 @@ def test_a_disk_too_full_for_a_ledger(study, run_pytest, provider, small_disk):
 @needs_root
 def test_a_read_only_disk(study, run_pytest, provider, small_disk):
     subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
-    result = run_pytest("--study=pilot", study.arguments[0], f"--study-ledger={small_disk / 'l.sqlite3'}")
+    result = run_pytest(
+        "--study=pilot", study.arguments[0], f"--study-ledger={small_disk / 'l.sqlite3'}"
+    )
     refused(result, "*l.sqlite3: found *read-only*required *")
     assert provider.received == []
 
 
 @needs_root
-def test_no_room_for_an_export_is_recorded_and_stops(study, run_pytest, provider, small_disk, monkeypatch):
+def test_no_room_for_an_export_is_recorded_and_stops(
+    study, run_pytest, provider, small_disk, monkeypatch
+):
     (study.folder / "conftest.py").write_text(
         "import pathlib, tempfile, pytest\n"
         "@pytest.fixture(autouse=True)\n"
@@ -244,5 +275,8 @@ def test_a_long_answer_is_whole_in_the_ledger_and_nowhere_else(study, run_pytest
 
 def test_no_git_on_this_machine(study, run_pytest, monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
-    refused(run_pytest("--study=pilot", *study.arguments), "corpus corpus: found no program git*required *")
+    refused(
+        run_pytest("--study=pilot", *study.arguments),
+        "corpus corpus: found no program git*required *",
+    )
     assert shutil.which("git") is None
