@@ -5,14 +5,13 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import os
-import signal
-import threading
 import traceback
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
+from pytest_studyminimal.evidence.files import append_privately
+from pytest_studyminimal.evidence.uninterrupted import interrupts_wait
 from pytest_studyminimal.protocol import money, prices
 from pytest_studyminimal.protocol.errors import (
     AttemptBudgetError,
@@ -32,9 +31,8 @@ from pytest_studyminimal.protocol.text import one_line
 from pytest_studyminimal.transports import Assignment, Toolbox, Transport
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from decimal import Decimal
-    from types import FrameType
 
     from pytest_studyminimal.evidence.budget import Budget
     from pytest_studyminimal.evidence.ledger import Ledger
@@ -121,7 +119,7 @@ class Run:
         meter = _Meter(self, attempt)
         try:
             transcript = self._carry(attempt, toolbox, meter)
-            with _interrupts_wait():
+            with interrupts_wait():
                 observation = self._record(attempt, transcript, export, offered, meter)
         except BaseException as error:
             # Without a working ledger nothing may follow, not even where the disk comes back.
@@ -247,25 +245,13 @@ class Run:
                 directory.mkdir(mode=0o700, exist_ok=True)
             name = attempt.id.replace(":", ".") + ".jsonl"
             lines = "".join(json.dumps(event) + "\n" for event in transcript.raw)
-            with _private(folder / name) as stream:
-                stream.write(lines)
+            append_privately(folder / name, lines)
 
     def log_privately(self, attempt: Attempt, text: str) -> None:
         """Append to the run's private log what may hold keys and answers."""
-        with (
-            contextlib.suppress(OSError),
-            _private(self.ledger.directory / f"run-{self.id}.log") as log,
-        ):
-            log.write(f"{attempt.id}\n{text}\n")
-
-
-@contextlib.contextmanager
-def _private(path: Any) -> Iterator[Any]:
-    handle = os.open(
-        path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600
-    )
-    with os.fdopen(handle, "w", encoding="utf-8", errors="replace") as stream:
-        yield stream
+        with contextlib.suppress(OSError):
+            log = self.ledger.directory / f"run-{self.id}.log"
+            append_privately(log, f"{attempt.id}\n{text}\n")
 
 
 class _Meter:
@@ -286,7 +272,7 @@ class _Meter:
         )
         self._refuse_beyond_attempt(needed)
         self._run.on_progress(self._attempt, self.charged_usd)
-        with _interrupts_wait():
+        with interrupts_wait():
             self._open = (self._run.budget.reserve(self._attempt.id, needed), needed)
 
     def _refuse_beyond_attempt(self, needed: Decimal) -> None:
@@ -311,34 +297,10 @@ class _Meter:
     def _close(self, charged: Decimal, *, measured: bool) -> None:
         assert self._open is not None, "there is an open reservation to settle"
         reservation, reserved = self._open
-        with _interrupts_wait():
+        with interrupts_wait():
             self._run.budget.settle(reservation, charged, measured=measured)
             self._open = None
             self.charged_usd = money.add(self.charged_usd, charged)
             excess = money.subtract(charged, reserved)
             self.overshoot_usd = money.add(self.overshoot_usd, max(excess, money.ZERO))
         self._run.on_progress(self._attempt, self.charged_usd)
-
-
-@contextlib.contextmanager
-def _interrupts_wait() -> Iterator[None]:
-    """Hold Ctrl-C and SIGTERM back while the ledger is written, then deliver them."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    pending: list[tuple[int, FrameType | None]] = []
-    names = (signal.SIGINT, signal.SIGTERM)
-    before = {name: signal.getsignal(name) for name in names}
-    for name in names:
-        signal.signal(name, lambda number, frame: pending.append((number, frame)))
-    try:
-        yield
-    finally:
-        for name, handler in before.items():
-            signal.signal(name, handler)
-        for number, frame in pending[:1]:
-            handler = before[signal.Signals(number)]
-            if callable(handler):
-                handler(number, frame)
-            elif handler == signal.SIG_DFL:
-                os.kill(os.getpid(), number)

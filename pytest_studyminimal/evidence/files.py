@@ -127,3 +127,10 @@ def _wait_for(lock: int, path: Path, wait_s: float) -> None:
             with contextlib.suppress(OSError):  # a full disk must not be the lock's finding
                 os.pwrite(lock, f"process {os.getpid()}".ljust(30).encode(), 0)
             return
+
+
+def append_privately(path: Path, text: str) -> None:
+    """Append `text` to a file of mode 0600; OSError where that cannot be done."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
+    with os.fdopen(os.open(path, flags, 0o600), "w", encoding="utf-8", errors="replace") as file:
+        file.write(text)
