@@ -18,8 +18,9 @@ from pathlib import Path
 from pytest_studyminimal.evidence.budget import Budget
 from pytest_studyminimal.evidence.ledger import Ledger
 from pytest_studyminimal.protocol.manifest import load
-from pytest_studyminimal.workspace.corpus import read_corpus
+from pytest_studyminimal.workspace.corpus import Corpus, read_corpus
 from pytest_studyminimal.workspace.export import export
+from pytest_studyminimal.workspace.tools import RepositoryTools
 
 ROOT = Path(__file__).resolve().parents[1]
 QUICKSTART = ROOT / "studies" / "quickstart"
@@ -77,6 +78,16 @@ def exports(work):
     return disk, median_ms(lambda: once(memory), 20) if memory.is_dir() else None
 
 
+def searches():
+    """One repo_search over 8 MB, and one plain search through the same bytes."""
+    files = {f"{number:03}": b"some words of text\n" * 860 for number in range(500)}
+    ids = dict.fromkeys(files, "")
+    corpus = Corpus(name="c", commit="", files=files, blob_ids=ids, excluded={})
+    tools = RepositoryTools(corpus, ("search",))
+    ours = median_ms(lambda: tools.call("repo_search", {"query": "absent words"}), 20)
+    return ours, median_ms(lambda: [data.find(b"absent words") for data in files.values()], 20)
+
+
 def start_ups(work):
     """A bare pytest with and without the plugin loaded."""
     (work / "test_empty.py").write_text("def test_empty(): pass\n")
@@ -106,11 +117,13 @@ def main():
     try:
         few, many = reservations(work)
         disk, memory = exports(work)
+        tool, plain = searches()
         with_plugin, without = start_ups(work)
     finally:
         shutil.rmtree(work)
     rows = [
         ("reserve + settle: 50,000 records / 100 records", many / few),
+        ("repo_search over 8 MB / bytes.find over the same", tool / plain),
         ("bare pytest with the plugin / without it", with_plugin / without),
     ]
     if memory is not None:

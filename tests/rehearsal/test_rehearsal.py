@@ -254,7 +254,8 @@ def test_it_stops_at_once_even_with_a_connection_kept_open(capfd):
             address = f"{running.base_url}/v1/messages"
             assert http.post(address, json=request(), headers=HEADERS).status_code == 200
             started = time.monotonic()
-        assert time.monotonic() - started < 0.5
+        # Far from the 60 s for which a client may keep its connection open.
+        assert time.monotonic() - started < 5
         with pytest.raises(httpx.ConnectError):
             http.post(address, json=request(), headers=HEADERS)
     assert running.requests_served == 1

@@ -42,7 +42,7 @@ from pytest_studyminimal.protocol.records import Usage
 
 GOOD = json.dumps(message(text("ok"))).encode()
 DEADLINE_S = 0.3
-GRACE_S = 1.0
+GRACE_S = 3.0
 
 
 def head(length, extra=b""):
