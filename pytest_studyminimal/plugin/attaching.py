@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from typing import TYPE_CHECKING
 
@@ -41,7 +42,10 @@ def attach(session: StudySession) -> Run:
     session.ready = Ready(
         corpora=read_corpora(folder, attempts, session.roots),
         facts={
-            corpus: {server: ServerFacts.model_validate(facts) for server, facts in servers.items()}
+            corpus: {
+                server: ServerFacts.model_validate_json(json.dumps(facts))
+                for server, facts in servers.items()
+            }
             for corpus, servers in body["servers"].items()
         },
     )

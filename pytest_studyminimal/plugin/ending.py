@@ -14,27 +14,27 @@ if TYPE_CHECKING:
     from pytest_studyminimal.plugin.session import StudySession
 
 
-def end_run(session: StudySession, pytest_session: pytest.Session) -> bool:
-    """Close this session's run and return whether every selected attempt completed."""
+def end_run(session: StudySession, pytest_session: pytest.Session) -> None:
+    """Close this session's run; its exit status is not 0 unless every selected attempt completed.
+
+    No process of the run may work on it any more. Attempts still open are failed, charged in full.
+    """
     run = session.run
-    assert run is not None
+    if run is None:
+        return
     try:
-        if not session.distributed:
-            close(session, pytest_session)
-        return view(run.ledger, run.id).selected_completed
+        if run.ledger.has("close", run=run.id):
+            return
+        reason = _reason(pytest_session)
+        with run.ledger.transaction():
+            close_open_attempts(run.ledger, run.row(), reason)
+        run.close(reason)
+        completed = view(run.ledger, run.id).selected_completed
     except LedgerError:
         # A ledger that cannot be written now is closed by the next session; this one did not succeed.
-        return False
-
-
-def close(session: StudySession, pytest_session: pytest.Session) -> None:
-    """Close what is still open: attempts as failed and charged in full, then the run."""
-    run = session.run
-    assert run is not None
-    reason = _reason(pytest_session)
-    with run.ledger.transaction():
-        close_open_attempts(run.ledger, run.row(), reason)
-    run.close(reason)
+        completed = False
+    if not completed and pytest_session.exitstatus in {0, 5}:
+        pytest_session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
 def _reason(pytest_session: pytest.Session) -> str:

@@ -40,7 +40,11 @@ class StudyBudget:
 
     def admit(self, item: pytest.Item) -> None:
         """Let an item's attempt be prepared, or end its setup: blocked by the cap or by a stopped run."""
-        run, attempt = running(self._session), attempt_of(item)
+        attempt = attempt_of(item)
+        try:
+            run = running(self._session)
+        except StudyError as error:
+            pytest.fail(str(error), pytrace=False)
         names = self._session.ready_for(attempt).offer(self._session.folder, attempt).definitions
         needed = first_request_bytes(
             run.assignment(attempt), names, temperature=run.terms.connection.temperature
@@ -51,6 +55,8 @@ class StudyBudget:
             blocked(self._session, item, str(stopped))
         except BudgetRefusedError as refused:
             unprepared(self._session, item, "blocked", str(refused))
+        except StudyError as error:
+            pytest.fail(str(error), pytrace=False)
 
 
 @dataclass

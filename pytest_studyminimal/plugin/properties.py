@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pytest_studyminimal.protocol import money
 from pytest_studyminimal.protocol.records import Attempt, Observation, Usage
@@ -20,6 +20,18 @@ def attach(item: pytest.Item, properties: dict[str, Plain]) -> None:
     # An item that reports twice (setup, then a plugin's rerun) keeps its first properties.
     if not any(name == "status" for name, _ in item.user_properties):
         item.user_properties.extend(properties.items())
+
+
+def plain(value: Any) -> Any:
+    """Return `value` as every report can hold it: plain types and valid UTF-8, all else as text."""
+    if isinstance(value, dict):
+        return {plain(name): plain(item) for name, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        # pytest takes the reason of a skip from a tuple only.
+        return (list if isinstance(value, list) else tuple)(plain(item) for item in value)
+    if value is None or type(value) in {bool, int, float}:
+        return value
+    return str(value).encode("utf-8", "replace").decode()
 
 
 def of_observation(run: Run, phase: str, observation: Observation) -> dict[str, Plain]:

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 _CHOOSES = "choosing or ordering attempts by earlier outcomes is a retry"
 _REFUSED: tuple[tuple[str, str, str], ...] = (
     ("reruns", "--reruns", "an attempt runs at most once"),
+    ("force_reruns", "--force-reruns", "an attempt runs at most once"),
     ("lf", "--lf", _CHOOSES),
     ("failedfirst", "--ff", _CHOOSES),
     ("newfirst", "--nf", _CHOOSES),
@@ -36,6 +37,10 @@ def refuse_options(config: pytest.Config) -> None:
     for name, option, why in _REFUSED:
         if getattr(config.option, name, None):
             raise UsageRefusedError(f"{option}: found with --study, required without it: {why}")
+    if config.pluginmanager.hasplugin("rerunfailures") and str(config.getini("reruns") or 0) != "0":
+        raise UsageRefusedError(
+            "reruns: found in the ini file, required none with --study: an attempt runs at most once"
+        )
     if (getattr(config.option, "count", None) or 1) > 1:
         raise UsageRefusedError(
             "--count: found with --study, required without it: an attempt runs at most once"
@@ -60,8 +65,17 @@ def _timeout_method(config: pytest.Config) -> str | None:
 
 def refuse_marks(item: pytest.Item) -> None:
     """Raise UsageRefusedError for a mark that would start an attempt again."""
-    for name in ("flaky", "repeat"):
-        if item.get_closest_marker(name):
-            raise UsageRefusedError(
-                f"{item.name}: found the mark {name}, required none: an attempt runs at most once"
-            )
+    if (name := repeating_mark(item)) is not None:
+        raise mark_refused(item.name, name)
+
+
+def repeating_mark(item: pytest.Item) -> str | None:
+    """Return the name of a mark that would start an attempt again."""
+    return next((name for name in ("flaky", "repeat") if item.get_closest_marker(name)), None)
+
+
+def mark_refused(item: str, name: str) -> UsageRefusedError:
+    """Return the refusal of a mark that would start an attempt again."""
+    return UsageRefusedError(
+        f"{item}: found the mark {name}, required none: an attempt runs at most once"
+    )

@@ -13,6 +13,7 @@ import pytest
 
 from pytest_studyminimal.plugin import fixtures, interrupts, xdist
 from pytest_studyminimal.plugin.options import is_study_item, requested_phase, worker_orders
+from pytest_studyminimal.plugin.properties import plain
 from pytest_studyminimal.plugin.refusals import refuse_marks, refuse_options
 from pytest_studyminimal.plugin.stash import SESSION
 from pytest_studyminimal.plugin.terminal import StudyTerminal
@@ -47,6 +48,7 @@ class StudySession:
     run: Run | None = None
     ready: Ready | None = None
     roots: Roots = field(default_factory=lambda: Roots({}))
+    interrupts: interrupts.Interrupts = field(default_factory=interrupts.Interrupts)
 
     def ready_for(self, attempt: Attempt) -> Ready:
         """Return what preflight found; a worker reads the corpora itself, once."""
@@ -111,11 +113,13 @@ class StudySession:
         except StudyError as error:
             # An exception here would be an internal error under xdist: the gate refuses it instead.
             self.problems.append(str(error))
+        marked = xdist.placeholder(metafunc.definition) if self.is_worker else None
+        shown = () if marked else attempts
         # Function scope: pytest would regroup a wider scope by scenario and break the rotation.
         metafunc.parametrize(
             "study_attempt",
-            attempts or [UNREADABLE],
-            ids=[attempt.id for attempt in attempts] or [UNREADABLE],
+            shown or [marked or UNREADABLE],
+            ids=[attempt.id for attempt in shown] or [marked or UNREADABLE],
             indirect=True,
             scope="function",
         )
@@ -161,8 +165,21 @@ class StudySession:
             _refused(self.folder_of, path.parent)
         if self.folders:
             _refused(xdist.refuse_sequential, self)
+            _refused(xdist.refuse_marked, nodeids)
 
     # Running
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_protocol(self) -> Generator[None, object, object]:
+        try:
+            return (yield)
+        finally:
+            # Only now is the item reported.
+            self.interrupts.release()
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_teardown(self) -> None:
+        self.interrupts.hold()
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, None, None]:
@@ -176,7 +193,10 @@ class StudySession:
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
         if call.excinfo is not None and call.when != "teardown" and self.run is not None:
             fixtures.record_unreached(self, item, call.excinfo.value)
-        return (yield)
+        report = yield
+        # An author may record anything; each reporter would write it, or fail, in its own way.
+        report.user_properties = plain(report.user_properties)
+        return report
 
     # The end
 
@@ -185,16 +205,16 @@ class StudySession:
         if self.is_worker or self.run is None:
             yield
             return
-        from pytest_studyminimal.plugin.ending import close, end_run  # noqa: PLC0415
+        from pytest_studyminimal.plugin.ending import end_run  # noqa: PLC0415
 
         # Before the other plugins' part, so that the closing section tells how the run ended.
-        if not end_run(self, session) and session.exitstatus in {0, 5}:
-            session.exitstatus = pytest.ExitCode.TESTS_FAILED
-        yield
-        if self.distributed:
-            # Only now are the workers gone.
-            with contextlib.suppress(StudyError):
-                close(self, session)
+        if not self.distributed:
+            end_run(self, session)
+        try:
+            yield
+        finally:
+            # Of workers it was ended as soon as they were gone, unless another plugin failed before.
+            end_run(self, session)
 
     def pytest_unconfigure(self) -> None:
         self.stack.close()
@@ -222,9 +242,10 @@ def activate(config: pytest.Config) -> None:
         _choose_default_study(config)
         if not config.option.collectonly:
             _refused(refuse_options, config)
+            _refused(xdist.refuse_other_machines, config)
         config.pluginmanager.register(StudyTerminal(session), "studyminimal-terminal")
     session.stack.enter_context(_quiet_loggers())
-    session.stack.enter_context(interrupts.terminate_as_interrupt(config))
+    session.stack.enter_context(interrupts.terminate_as_interrupt(config, session.interrupts))
     config.pluginmanager.register(session, "studyminimal-session")
     config.pluginmanager.register(fixtures, "studyminimal-fixtures")
     if config.pluginmanager.hasplugin("xdist"):

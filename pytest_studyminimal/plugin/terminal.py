@@ -49,8 +49,10 @@ class StudyTerminal:
         committed = dollars(money.text(run.budget.balance().committed_usd))
         lines = [
             heading(view(run.ledger, run.id)),
-            f"{len(body['selected'])} attempts by {body['provider']} model {body['model']}"
-            f" under a cap of {cap}, {committed} of it committed",
+            (
+                f"{len(body['selected'])} attempts by {body['provider']} model {body['model']}"
+                f" under a cap of {cap}, {committed} of it committed"
+            ),
         ]
         if body["rehearsal"]:
             lines.append("the model is local and scripted: nothing is paid, nothing is evidence")
@@ -140,9 +142,7 @@ class _LiveLine:
         self._writer = config.get_terminal_writer() if reporter else None
         # A terminal without colours can still take a live line; a dumb one cannot.
         terminal = self._writer is not None and self._writer._file.isatty()  # noqa: SLF001
-        self.enabled = (
-            terminal and os.environ.get("TERM") != "dumb" and config.get_verbosity() >= 0
-        )
+        self.enabled = terminal and os.environ.get("TERM") != "dumb" and config.get_verbosity() >= 0
         self._name = ""
         self._began = time.monotonic()
         self._shown = False

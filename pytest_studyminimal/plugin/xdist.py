@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import re
+import signal
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pytest_studyminimal.plugin.properties import plain
+from pytest_studyminimal.plugin.refusals import mark_refused, repeating_mark
 from pytest_studyminimal.protocol.errors import UsageRefusedError
 
 if TYPE_CHECKING:
+    from collections.abc import Generator
+
     from pytest_studyminimal.plugin.session import StudySession
+
+_HERE = re.compile(r"([0-9]+\*)?popen")
+_MARKED = "!marked-"
 
 
 def distributes(config: pytest.Config) -> bool:
@@ -23,11 +34,21 @@ class StudyDistribution:
 
     def __init__(self, session: StudySession) -> None:
         self.session = session
+        self._up: list[Any] = []
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_configure_node(self, node: Any) -> None:
         orders = {"phase": self.session.phase, "run": self.session.run_id}
         node.workerinput["studyminimal"] = json.dumps(orders)
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodeready(self, node: Any) -> None:
+        self._up.append(node)
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: Any) -> None:
+        if node in self._up:
+            self._up.remove(node)
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_xdist_node_collection_finished(self, node: Any, ids: list[str]) -> None:
@@ -58,6 +79,11 @@ class StudyDistribution:
 
         record_crash(self.session, crashitem, report)
 
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_report_to_serializable(self) -> Generator[None, Any, Any]:
+        # What xdist cannot send ends the session, in a way that may even look like success.
+        return plain((yield))
+
     @pytest.hookimpl(trylast=True)
     def pytest_runtest_logreport(self, report: Any) -> None:
         # xdist reports a crashed item once; json-report reads properties from a teardown report only.
@@ -74,6 +100,21 @@ class StudyDistribution:
         )
         teardown.node = report.node  # type: ignore[attr-defined]
         self.session.config.hook.pytest_runtest_logreport(report=teardown)
+
+    @pytest.hookimpl
+    def pytest_keyboard_interrupt(self) -> None:
+        # xdist would wait 5 s before it interrupts a worker that is in an attempt.
+        for node in self._up:
+            with contextlib.suppress(OSError):
+                os.kill(node.gateway._rinfo().pid, signal.SIGTERM)  # noqa: SLF001
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        # xdist's own part has waited for the workers; pytest's closing section comes after this.
+        if not self.session.is_worker:
+            from pytest_studyminimal.plugin.ending import end_run  # noqa: PLC0415
+
+            end_run(self.session, session)
 
 
 def pairs_scheduler(config: pytest.Config, log: Any) -> Any:
@@ -119,6 +160,35 @@ def _first_unfinished(workload: dict[str, dict[str, bool]]) -> str | None:
                 unit[name] = True
                 return name
     return None
+
+
+def placeholder(definition: pytest.Item) -> str | None:
+    """Return an id in place of a marked test's attempts: ids are all that a controller sees of items."""
+    name = repeating_mark(definition)
+    return name and f"{_MARKED}{name}"
+
+
+def refuse_marked(nodeids: list[str]) -> None:
+    """Refuse tests that a worker has shown to be marked."""
+    for nodeid in nodeids:
+        test, separator, name = nodeid.rpartition(f"[{_MARKED}")
+        if separator:
+            raise mark_refused(test.rpartition("::")[2], name.removesuffix("]"))
+
+
+def refuse_other_machines(config: pytest.Config) -> None:
+    """Refuse workers that are not plain children: all of them share this machine's ledger."""
+    for spec in getattr(config.option, "tx", None) or ():
+        if not _HERE.fullmatch(spec):
+            raise UsageRefusedError(
+                f"--tx: found {spec!r}, required popen: every worker shares this machine's ledger"
+            )
+    for name, option in (("px", "--px"), ("rsyncdir", "--rsyncdir")):
+        if getattr(config.option, name, None):
+            raise UsageRefusedError(
+                f"{option}: found with --study, required without it:"
+                " every worker shares this machine's ledger"
+            )
 
 
 def refuse_sequential(session: StudySession) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import shutil
 
 import pytest
-import studies
 
+import studies
 from pytest_studyminimal.evidence.ledger import Ledger
 from pytest_studyminimal.protocol import money
 from pytest_studyminimal.reports.view import view
@@ -24,7 +24,12 @@ def figures(path):
         runs = [view(ledger, row.run) for row in ledger.records(kind="run")]
     return [
         [
-            (line.attempt.id, line.status, line.observation.usage, money.text(line.observation.charged_usd))
+            (
+                line.attempt.id,
+                line.status,
+                line.observation.usage,
+                money.text(line.observation.charged_usd),
+            )
             for line in run.lines
         ]
         for run in runs
@@ -61,7 +66,9 @@ def test_answers_cite_what_was_really_read(kit, run_pytest):
 
 def test_a_rehearsal_is_marked_everywhere_and_has_its_own_account(kit, run_pytest, pytester):
     result = run_pytest("--study=pilot", "--junitxml=j.xml")
-    result.stdout.fnmatch_lines(["*rehearsal, not evidence*", "rehearsal: the model is local and scripted*"])
+    result.stdout.fnmatch_lines(
+        ["*rehearsal, not evidence*", "rehearsal: the model is local and scripted*"]
+    )
     assert '<property name="rehearsal" value="1"' in (pytester.path / "j.xml").read_text()
     with Ledger.open(kit, "quickstart") as ledger:
         row = ledger.records(kind="run")[0]
@@ -71,7 +78,9 @@ def test_a_rehearsal_is_marked_everywhere_and_has_its_own_account(kit, run_pytes
     assert observation.body["rehearsal"] is True
 
 
-def test_any_study_can_be_rehearsed_without_a_key_and_without_its_account(pytester, run_pytest, monkeypatch):
+def test_any_study_can_be_rehearsed_without_a_key_and_without_its_account(
+    pytester, run_pytest, monkeypatch
+):
     study = studies.make_study(pytester.path, base_url="https://provider.invalid")
     monkeypatch.delenv(studies.KEY_NAME)
     result = run_pytest("--study=pilot", "--study-rehearse", *study.arguments)

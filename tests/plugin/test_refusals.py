@@ -186,7 +186,9 @@ def test_a_session_with_nothing_selected_is_status_five(study, run_pytest):
     assert not study.ledger.exists()
 
 
-@pytest.mark.parametrize("option", ["--study-ledger=~nosuchuser/l", "--study-root=corpus=~nosuchuser/x"])
+@pytest.mark.parametrize(
+    "option", ["--study-ledger=~nosuchuser/l", "--study-root=corpus=~nosuchuser/x"]
+)
 def test_a_home_that_does_not_exist(study, pytester, option):
     result = pytester.runpytest_inprocess("--study=pilot", *study.arguments, option)
     refused(result, "found '~nosuchuser/*', required a path")
@@ -194,4 +196,7 @@ def test_a_home_that_does_not_exist(study, pytester, option):
 
 def test_a_local_root_of_no_corpus(study, run_pytest):
     (study.folder / "study.local.toml").write_text('[roots]\nother = "x"\n')
-    refused(run_pytest("--study=pilot", *study.arguments), "*study.local.toml: roots: found 'other', required one of corpus, engine")
+    refused(
+        run_pytest("--study=pilot", *study.arguments),
+        "*study.local.toml: roots: found 'other', required one of corpus, engine",
+    )

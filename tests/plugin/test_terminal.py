@@ -8,8 +8,9 @@ import re
 import subprocess
 
 import pytest
-import studies
 from providers import Response, message, text
+
+import studies
 
 
 @pytest.fixture
@@ -55,14 +56,21 @@ def test_a_live_line_shows_place_time_dollars_and_what_is_next(study, pytester):
     assert status == 0
     live = re.findall(r"\x1b7\x1b\[K\x1b\[2m(.*?)\x1b\[0m\x1b8", written)
     assert live, written
-    assert any(re.search(r"alpha:plain:1 · \d+ s · 1/2 · \$0 · next alpha:docs:1", line) for line in live)
-    assert any(re.search(r"alpha:docs:1 · \d+ s · 2/2 · \$0\.0008 · next the summary", line) for line in live)
+    assert any(
+        re.search(r"alpha:plain:1 · \d+ s · 1/2 · \$0 · next alpha:docs:1", line) for line in live
+    )
+    assert any(
+        re.search(r"alpha:docs:1 · \d+ s · 2/2 · \$0\.0008 · next the summary", line)
+        for line in live
+    )
 
 
 @pytest.mark.parametrize("verbosity", [(), ("-v",), ("-q",)])
 @pytest.mark.parametrize("columns", [60, 200])
 def test_the_live_line_leaves_nothing_behind(study, pytester, verbosity, columns):
-    _, written = on_a_terminal(pytester, "--study=pilot", *verbosity, *study.arguments, columns=columns)
+    _, written = on_a_terminal(
+        pytester, "--study=pilot", *verbosity, *study.arguments, columns=columns
+    )
     kept = screen_of(written)
     assert not [line for line in kept if "next alpha" in line]
     assert any("2 passed" in line for line in kept)
