@@ -128,11 +128,12 @@ def _reservation(folder: StudyFolder, attempt: Attempt, connection: str) -> str:
 
 def _arm(folder: StudyFolder, scenario: str, connection: Connection) -> dict[str, Any]:
     arm = folder.study.scenarios[scenario]
+    system = folder.study.prompt.system
     body = _first_request(folder, scenario, "(the question of the task)", connection)
     return {
         "request": f"POST {connection.base_url or 'http://127.0.0.1 (rehearsal)'}/v1/messages",
         "key": connection.key,
-        "body": json.loads(body),
+        "body": {**json.loads(body), **({"system": "(the system prompt)"} if system else {})},
         "servers": {
             server: {
                 "argv": list(folder.study.servers[server].argv),

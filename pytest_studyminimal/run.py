@@ -11,9 +11,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from pytest_studyminimal.evidence.files import append_privately
+from pytest_studyminimal.evidence.sessions import lost
 from pytest_studyminimal.evidence.uninterrupted import interrupts_wait
 from pytest_studyminimal.protocol import money, prices
 from pytest_studyminimal.protocol.errors import (
+    AlreadyStartedError,
     AttemptBudgetError,
     LedgerError,
     RunStoppedError,
@@ -34,10 +36,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from decimal import Decimal
 
-    from pytest_studyminimal.evidence.budget import Budget
+    from pytest_studyminimal.evidence.budget import Budget, Charged
     from pytest_studyminimal.evidence.ledger import Ledger
     from pytest_studyminimal.evidence.records import Record
     from pytest_studyminimal.protocol.study import Connection, Study, Tier
+
+
+UNKNOWN_TOOL = "(unknown)"
 
 
 @dataclass(frozen=True)
@@ -115,36 +120,56 @@ class Run:
         """
         self._refuse_broken()
         offered = tuple(tool.name for tool in toolbox.definitions)
-        self.budget.start(attempt.id)
         meter = _Meter(self, attempt)
         try:
-            transcript = self._carry(attempt, toolbox, meter)
+            self.budget.start(attempt.id)
+            transcript, cut = self._carry(attempt, toolbox, offered, meter)
             with interrupts_wait():
                 observation = self._record(attempt, transcript, export, offered, meter)
-        except BaseException as error:
-            # Without a working ledger nothing may follow, not even where the disk comes back.
-            self._broken = f"{attempt.id}: {type(error).__name__}"
+        except (AlreadyStartedError, RunStoppedError):
             raise
-        if transcript.ending == "interrupted":
-            raise KeyboardInterrupt
+        except BaseException as error:
+            self._give_up(attempt, type(error).__name__)
+            raise
+        if cut is not None:
+            raise cut
         return observation
 
-    def _carry(self, attempt: Attempt, toolbox: Toolbox, meter: _Meter) -> Transcript:
-        name = self.terms.connection.transport
+    def _give_up(self, attempt: Attempt, why: str) -> None:
+        # Without a working ledger nothing may follow, not even where the disk comes back.
+        self._broken = f"{attempt.id}: {why}"
+        with contextlib.suppress(LedgerError), self.ledger.transaction():
+            if self.ledger.has("start", run=self.id, attempt=attempt.id) and not self.ledger.has(
+                "observation", run=self.id, attempt=attempt.id
+            ):
+                observation = lost(self.row(), attempt.id, self.budget, f"internal error: {why}")
+                self.budget.observe_inside(observation, {})
+
+    def _carry(
+        self, attempt: Attempt, toolbox: Toolbox, offered: tuple[str, ...], meter: _Meter
+    ) -> tuple[Transcript, BaseException | None]:
+        """Return what was seen, and what must be raised once it is recorded."""
+        nothing = Transcript(
+            transport=self.terms.connection.transport,
+            ending="interrupted",
+            offered_tools=offered,
+            usage_complete=False,
+        )
         try:
-            return self.transport.carry(self.assignment(attempt), toolbox, meter)
-        except KeyboardInterrupt:
-            return Transcript(transport=name, ending="interrupted", usage_complete=False)
-        except RunStoppedError as stopped:
-            return Transcript(transport=name, ending="budget", problem=str(stopped))
+            transcript = self.transport.carry(self.assignment(attempt), toolbox, meter)
         except LedgerError:
             raise
-        except Exception as error:  # noqa: BLE001 - an attempt must be recorded whatever went wrong
+        except KeyboardInterrupt as interrupt:
+            return nothing, interrupt
+        except BaseException as error:  # noqa: BLE001 - an attempt is recorded whatever went wrong
             self.log_privately(attempt, traceback.format_exc())
-            problem = f"internal error: {type(error).__name__}; its traceback is in the private log"
-            return Transcript(
-                transport=name, ending="transport", problem=problem, usage_complete=False
-            )
+            inside = isinstance(error, Exception)
+            what = "internal error" if inside else "ended from outside"
+            problem = f"{what}: {type(error).__name__} (see the private log)"
+            seen = nothing.model_copy(update={"ending": "transport", "problem": problem})
+            return seen, None if inside else error
+        interrupted = transcript.ending == "interrupted"
+        return transcript, KeyboardInterrupt() if interrupted else None
 
     def _record(
         self,
@@ -166,8 +191,8 @@ class Run:
         self._keep_stream(attempt, transcript)
         with self.ledger.transaction():
             # Whatever a transport left open stays charged in full.
-            charged_usd = self.budget.retain_open(attempt.id)
-            observation = self._observation(attempt, transcript, judgement, charged_usd)
+            charged = self.budget.retain_open(attempt.id)
+            observation = self._observation(attempt, transcript, judgement, offered, charged)
             self.budget.observe_inside(observation, {"answer": transcript.answer})
         return observation
 
@@ -179,13 +204,22 @@ class Run:
             return ("it could not be checked",)
 
     def _observation(
-        self, attempt: Attempt, seen: Transcript, judgement: Judgement, charged_usd: Decimal
+        self,
+        attempt: Attempt,
+        seen: Transcript,
+        judgement: Judgement,
+        offered: tuple[str, ...],
+        charged: Charged,
     ) -> Observation:
         computed = prices.list_price(
             self.terms.study.prices, seen.usage, seen.largest_prompt_tokens
         )
-        asked = [one_line(call.name, 64) for call in seen.tool_calls]
-        failed = [one_line(call.name, 64) for call in seen.tool_calls if call.is_error]
+        complete = seen.usage_complete and charged.measured
+        # A name that was not offered is the model's own text, which may be anything.
+        named = [
+            (call.name if call.name in offered else UNKNOWN_TOOL, call.is_error)
+            for call in seen.tool_calls
+        ]
         balance = self.budget.balance()
         return Observation(
             attempt=attempt,
@@ -198,15 +232,15 @@ class Run:
             turns=seen.turns,
             requests=seen.requests,
             tool_calls=len(seen.tool_calls),
-            tool_calls_by_name=dict(Counter(asked)),
-            tool_errors_by_name=dict(Counter(failed)),
+            tool_calls_by_name=dict(Counter(name for name, _ in named)),
+            tool_errors_by_name=dict(Counter(name for name, is_error in named if is_error)),
             tool_results_cut=sum(call.original_bytes is not None for call in seen.tool_calls),
             offered_tools=seen.offered_tools,
             usage=seen.usage,
-            usage_complete=seen.usage_complete,
-            charged_usd=charged_usd,
-            computed_cost_usd=computed.usd if seen.usage_complete else None,
-            cost_basis=computed.basis if seen.usage_complete else None,
+            usage_complete=complete,
+            charged_usd=charged.usd,
+            computed_cost_usd=computed.usd if complete else None,
+            cost_basis=computed.basis if complete else None,
             stop_reason=seen.stop_reason and one_line(seen.stop_reason, 64),
             answer_complete=seen.answer_complete and judgement.status == "completed",
             answer_sha256=hashlib.sha256(seen.answer.encode()).hexdigest(),

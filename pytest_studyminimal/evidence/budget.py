@@ -22,11 +22,20 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
+class Charged:
+    """All that an attempt was charged, and whether every part of it was measured by the provider."""
+
+    usd: Decimal
+    measured: bool
+
+
+@dataclass(frozen=True)
 class Budget:
     """What one run may still spend of its account; usable from every process of the run.
 
-    The cap is the account's last approval, read with each reservation. Charged plus reserved never
-    passes it, except by what a provider has charged beyond a reservation.
+    The cap is the smaller of what was approved for this run and what was approved last for the
+    account, read with each reservation: nobody else's approval raises what this run announced.
+    Charged plus reserved never passes it, except by what a provider charged beyond a reservation.
     """
 
     ledger: Ledger
@@ -45,8 +54,8 @@ class Budget:
         self.ledger.append("approval", account=self.account, run=self.run, body=body)
 
     def cap_usd(self) -> Decimal:
-        """Return the account's cap; LedgerError where none was approved."""
-        return cap_of(self.ledger, self.account)
+        """Return the run's cap; LedgerError where none was approved."""
+        return cap_of(self.ledger, self.account, self.run)
 
     def balance(self) -> Balance:
         """Return the account's committed and reserved dollars."""
@@ -123,24 +132,23 @@ class Budget:
             ),
         )
 
-    def retain_open(self, attempt: str) -> Decimal:
-        """Settle every open reservation of an attempt at its full amount; return all that it was charged.
+    def retain_open(self, attempt: str) -> Charged:
+        """Settle every open reservation of an attempt at its full amount, inside a transaction.
 
-        Runs inside a transaction.
+        Returns all that the attempt was charged.
         """
         mine = self.ledger.records(run=self.run, attempt=attempt)
         settled = {record.body["reservation"] for record in mine if record.kind == "settle"}
-        charges = [
-            money.parse_exact(record.body["charged_usd"])
-            for record in mine
-            if record.kind == "settle"
-        ]
+        settles = [record.body for record in mine if record.kind == "settle"]
+        charges = [money.parse_exact(body["charged_usd"]) for body in settles]
+        measured = all(body["measured"] for body in settles)
         for record in mine:
             if record.kind == "reserve" and record.seq not in settled:
                 amount = money.parse_exact(record.body["usd"])
                 self._settle(record.seq, amount, measured=False)
                 charges.append(amount)
-        return money.total(charges)
+                measured = False
+        return Charged(usd=money.total(charges), measured=measured)
 
     def observe(self, observation: Observation, private: dict[str, object]) -> None:
         """Append a judged attempt; any status but completed stops the run in the same transaction."""
@@ -188,13 +196,20 @@ class Budget:
         return balance
 
 
-def cap_of(ledger: Ledger, account: str) -> Decimal:
-    """Return the cap last approved for `account`; LedgerError where there is none."""
-    for record in ledger.last("approval", account=account):
-        return money.parse_exact(record.body["cap_usd"])
-    raise LedgerError(
-        f"account {account}: found no approved budget, required one before any spending"
-    )
+def cap_of(ledger: Ledger, account: str, run: str) -> Decimal:
+    """Return the smaller cap of the run's own approval and the account's last one.
+
+    Raises LedgerError where there is none.
+    """
+    approvals = [
+        *ledger.last("approval", account=account),
+        *ledger.records(run=run, kind="approval", limit=1),
+    ]
+    if not approvals:
+        raise LedgerError(
+            f"account {account}: found no approved budget, required one before any spending"
+        )
+    return min(money.parse_exact(record.body["cap_usd"]) for record in approvals)
 
 
 def _refused(cap_usd: Decimal, balance: Balance, needed_usd: Decimal) -> BudgetRefusedError:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 LOCK_WAIT_S = 30.0
+_SQLITE = b"SQLite format 3\0"
 
 
 def connect(path: Path) -> sqlite3.Connection:
@@ -60,6 +61,9 @@ def private_file(path: Path) -> None:
         handle = os.open(path, flags, 0o600)
         try:
             _refuse_foreign(os.fstat(handle), path)
+            if os.pread(handle, len(_SQLITE), 0) not in {b"", _SQLITE}:
+                # Before its mode is changed or a lock file is put beside it: it may be anything.
+                raise LedgerError(f"{path}: found another file, required a ledger or a new name")
             os.fchmod(handle, 0o600)
         finally:
             os.close(handle)
@@ -79,11 +83,16 @@ def _refuse_foreign(status: os.stat_result, path: Path) -> None:
 
 def _refuse_shared(directory: Path) -> None:
     status = directory.stat()
-    others_write = status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
-    if others_write and not status.st_mode & stat.S_ISVTX:
+    # Also where it is sticky: others could put a file of theirs in the place of one still to come.
+    if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         mode = stat.S_IMODE(status.st_mode)
         raise LedgerError(
-            f"{directory}: found a directory of mode {mode:04o} that others can write, required 0700"
+            f"{directory}: found a directory of mode {mode:04o} that others can write,"
+            " required one of your own, such as a new one in it (0700)"
+        )
+    if status.st_uid != os.geteuid():
+        raise LedgerError(
+            f"{directory}: found a directory of another user, required one of your own"
         )
 
 
@@ -131,6 +140,6 @@ def _wait_for(lock: int, path: Path, wait_s: float) -> None:
 
 def append_privately(path: Path, text: str) -> None:
     """Append `text` to a file of mode 0600; OSError where that cannot be done."""
-    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
     with os.fdopen(os.open(path, flags, 0o600), "w", encoding="utf-8", errors="replace") as file:
         file.write(text)

@@ -18,6 +18,7 @@ import rfc8785
 
 from pytest_studyminimal.evidence.files import connect, private_file, turn
 from pytest_studyminimal.evidence.records import COLUMNS, Balance, Record, canonical, record_of
+from pytest_studyminimal.evidence.uninterrupted import interrupts_wait
 from pytest_studyminimal.protocol import money
 from pytest_studyminimal.protocol.errors import LedgerError
 
@@ -134,7 +135,7 @@ class Ledger:
 
         Raises LedgerError where it cannot be written; then nothing of it was.
         """
-        with turn(self.path):
+        with interrupts_wait(), turn(self.path):
             try:
                 self._db.execute("BEGIN IMMEDIATE")
                 self._in_transaction = True

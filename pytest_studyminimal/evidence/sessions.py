@@ -83,7 +83,7 @@ def close_open_attempts(ledger: Ledger, row: Record, reason: str) -> tuple[str, 
 def lost(row: Record, attempt: str, budget: Budget, reason: str) -> Observation:
     """Return the observation of an attempt of which nothing but its charges is known."""
     planned = next(item for item in row.body["planned"] if item["id"] == attempt)
-    charged_usd = budget.retain_open(attempt)
+    charged_usd = budget.retain_open(attempt).usd
     return Observation(
         attempt=Attempt.model_validate({name: planned[name] for name in Attempt.model_fields}),
         status="failed",

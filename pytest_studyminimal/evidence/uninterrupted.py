@@ -6,7 +6,7 @@ import contextlib
 import os
 import signal
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -19,19 +19,28 @@ def interrupts_wait() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    pending: list[tuple[int, FrameType | None]] = []
-    names = (signal.SIGINT, signal.SIGTERM)
-    before = {name: signal.getsignal(name) for name in names}
-    for name in names:
-        signal.signal(name, lambda number, frame: pending.append((number, frame)))
+    pending: list[int] = []
+
+    def keep(number: int, _frame: FrameType | None) -> None:
+        pending.append(number)
+
+    interrupt, terminate = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
     try:
+        # A signal between these two lines raises here, before the block: nothing was written then.
+        signal.signal(signal.SIGINT, keep)
+        signal.signal(signal.SIGTERM, keep)
         yield
     finally:
-        for name, handler in before.items():
-            signal.signal(name, handler)
-        for number, frame in pending[:1]:
-            handler = before[signal.Signals(number)]
-            if callable(handler):
-                handler(number, frame)
-            elif handler == signal.SIG_DFL:
-                os.kill(os.getpid(), number)
+        try:
+            signal.signal(signal.SIGTERM, terminate)
+        finally:
+            signal.signal(signal.SIGINT, interrupt)
+        for number in pending[:1]:
+            _deliver(number, interrupt if number == signal.SIGINT else terminate)
+
+
+def _deliver(number: int, handler: Any) -> None:
+    if callable(handler):
+        handler(number, None)
+    elif handler == signal.SIG_DFL:
+        os.kill(os.getpid(), number)

@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from pytest_studyminimal.plugin.session import StudySession
     from pytest_studyminimal.run import Run
 
-OBSERVATION: pytest.StashKey[Observation] = pytest.StashKey()
+OBSERVATION: pytest.StashKey[Observation | None] = pytest.StashKey()
+"""What became of an item's attempt; None where it was not reached because the run stopped."""
 
 
 @dataclass(frozen=True)
@@ -41,10 +42,7 @@ class StudyBudget:
     def admit(self, item: pytest.Item) -> None:
         """Let an item's attempt be prepared, or end its setup: blocked by the cap or by a stopped run."""
         attempt = attempt_of(item)
-        try:
-            run = running(self._session)
-        except StudyError as error:
-            pytest.fail(str(error), pytrace=False)
+        run = running(self._session)
         names = self._session.ready_for(attempt).offer(self._session.folder, attempt).definitions
         needed = first_request_bytes(
             run.assignment(attempt), names, temperature=run.terms.connection.temperature
@@ -55,8 +53,10 @@ class StudyBudget:
             blocked(self._session, item, str(stopped))
         except BudgetRefusedError as refused:
             unprepared(self._session, item, "blocked", str(refused))
-        except StudyError as error:
-            pytest.fail(str(error), pytrace=False)
+        if not self._session.in_order(attempt):
+            unprepared(
+                self._session, item, "invalid-setup", "it was reached out of the frozen order"
+            )
 
 
 @dataclass
@@ -76,14 +76,8 @@ class StudyAttempt:
             observation = run.attempt(self.attempt, self._export, self._tools)
         except RunStoppedError as stopped:
             blocked(self._session, self._item, str(stopped))
-        except StudyError as error:
-            _fail(str(error))
-        except Exception as error:  # noqa: BLE001 - a traceback's locals hold keys and answers
-            run.log_privately(self.attempt, traceback.format_exc())
-            _fail(f"internal error: {type(error).__name__} (see the private log)")
         observed(self._session, self._item, observation)
-        if observation.status != "completed":
-            _fail(f"{observation.status}: {observation.reason}")
+        require_completed(self._item)
         return observation
 
 
@@ -162,22 +156,14 @@ def attempt_of(item: pytest.Item) -> Attempt:
 
 @contextlib.contextmanager
 def preparing(session: StudySession, item: pytest.Item) -> Iterator[None]:
-    """Turn whatever goes wrong in preparation into one line, recorded as `invalid-setup`.
-
-    A traceback would carry keys and answers in its locals, so it goes to the private log.
-    """
+    """Record whatever goes wrong in preparation as `invalid-setup`, with one line."""
     try:
         yield
     except StudyError as error:
         unprepared(session, item, "invalid-setup", str(error))
-    except Exception as error:  # noqa: BLE001 - see above
+    except (Exception, pytest.fail.Exception) as error:  # noqa: BLE001 - its locals are private
         running(session).log_privately(attempt_of(item), traceback.format_exc())
-        unprepared(
-            session,
-            item,
-            "invalid-setup",
-            f"internal error: {type(error).__name__} (see the private log)",
-        )
+        unprepared(session, item, "invalid-setup", _private(error))
 
 
 def unprepared(session: StudySession, item: pytest.Item, status: Status, reason: str) -> NoReturn:
@@ -198,24 +184,69 @@ def observed(session: StudySession, item: pytest.Item, observation: Observation)
 
 def blocked(session: StudySession, item: pytest.Item, reason: str) -> NoReturn:
     """Skip an attempt that is not reached because the run stopped; it is shown as blocked."""
+    item.stash[OBSERVATION] = None
     attach(item, of_blocked(running(session), session.phase, attempt_of(item), reason))
     raise pytest.skip.Exception(f"blocked: {reason}", _use_item_location=True) from None
 
 
+def require_completed(item: pytest.Item) -> None:
+    """Fail an item whose attempt did not complete, also where its test caught the failure."""
+    if OBSERVATION not in item.stash:
+        _fail("the test ended without study_attempt.run()")
+    observation = item.stash[OBSERVATION]
+    if observation is not None and observation.status != "completed":
+        _fail(f"{observation.status}: {observation.reason}")
+
+
 def record_unreached(session: StudySession, item: pytest.Item, error: BaseException) -> None:
     """Record an attempt that its test's own code kept from running; the run stops there."""
-    skipped = isinstance(error, pytest.skip.Exception)
-    if (
-        OBSERVATION in item.stash
-        or skipped
-        or not isinstance(error, (Exception, pytest.fail.Exception))
-    ):
+    ended = (Exception, pytest.fail.Exception, pytest.skip.Exception)
+    if OBSERVATION in item.stash or not isinstance(error, ended):
         return
     run, attempt = running(session), attempt_of(item)
     with contextlib.suppress(StudyError):
-        if not run.ledger.has("start", run=run.id, attempt=attempt.id):
+        stopped = run.ledger.has("stop", run=run.id)
+        if not stopped and not run.ledger.has("start", run=run.id, attempt=attempt.id):
             reason = f"the test's own code ended it before it ran: {type(error).__name__}"
             observed(session, item, run.unprepared(attempt, "invalid-setup", reason))
+
+
+def public_excinfo(
+    session: StudySession, item: pytest.Item, excinfo: pytest.ExceptionInfo[BaseException]
+) -> pytest.ExceptionInfo[BaseException]:
+    """Return what pytest may show of an exception: one line where our own frames are in its traceback.
+
+    Their locals hold keys, prompts and answers, so the traceback goes to the private log. What an
+    author's test raised by itself is left as it is.
+    """
+    error = excinfo.value
+    shown = isinstance(error, pytest.skip.Exception) or getattr(error, "pytrace", True) is False
+    if shown or not _has_own_frames(error):
+        return excinfo
+    if session.run is not None and not isinstance(error, StudyError):
+        text = "".join(traceback.format_exception(error))
+        session.run.log_privately(attempt_of(item), text)
+    try:
+        _fail(str(error) if isinstance(error, StudyError) else _private(error))
+    except pytest.fail.Exception:
+        return pytest.ExceptionInfo.from_current()
+
+
+def _has_own_frames(error: BaseException | None) -> bool:
+    while error is not None:
+        for frame, _ in traceback.walk_tb(error.__traceback__):
+            module = str(frame.f_globals.get("__name__", ""))
+            # Every exception of an item passes the hooks of `session`, whose locals hold nothing.
+            if module.startswith("pytest_studyminimal.") and not module.endswith(".session"):
+                return True
+        if isinstance(error, BaseExceptionGroup) and any(map(_has_own_frames, error.exceptions)):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
+def _private(error: BaseException) -> str:
+    return f"internal error: {type(error).__name__} (see the private log)"
 
 
 def _fail(reason: str) -> NoReturn:

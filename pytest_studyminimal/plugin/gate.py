@@ -13,6 +13,7 @@ from pytest_studyminimal.evidence.budget import Budget
 from pytest_studyminimal.evidence.ledger import Ledger
 from pytest_studyminimal.evidence.series import Series, digest_of, runner_digest
 from pytest_studyminimal.evidence.sessions import alive, close_dead_runs
+from pytest_studyminimal.evidence.uninterrupted import interrupts_wait
 from pytest_studyminimal.judging.key import load_key
 from pytest_studyminimal.plugin.options import on_command_line
 from pytest_studyminimal.preflight import Ready, Roots, check, inside, place
@@ -36,8 +37,8 @@ if TYPE_CHECKING:
     from pytest_studyminimal.workspace.servers import ServerFacts
 
 
-def pass_gate(session: StudySession, nodeids: list[str]) -> Run:
-    """Return the opened run of this session; StudyError with one line where it may not start."""
+def pass_gate(session: StudySession, nodeids: list[str]) -> None:
+    """Open the run of this session; StudyError with one line where it may not start."""
     folder = _one_study(session)
     attempts = session.attempts(folder)
     selected = _selection(nodeids, attempts)
@@ -55,7 +56,7 @@ def pass_gate(session: StudySession, nodeids: list[str]) -> Run:
             )
     if session.phase == "full" and on_command_line(session.config, "--approve-budget") is None:
         raise UsageRefusedError(_approval_needed(folder, ledger_path, cap))
-    return _open(session, folder, connection, cap, roots, ledger_path, attempts, selected)
+    _open(session, folder, connection, cap, roots, ledger_path, attempts, selected)
 
 
 def _one_study(session: StudySession) -> StudyFolder:
@@ -195,7 +196,7 @@ def _open(
     ledger_path: Path,
     attempts: tuple[Attempt, ...],
     selected: tuple[str, ...],
-) -> Run:
+) -> None:
     terms = terms_of(session, folder, series="")
     sources = {task: expected.sources for task, expected in load_key(folder).tasks.items()}
     transport = session.stack.enter_context(open_transport(connection, os.environ))
@@ -204,9 +205,9 @@ def _open(
     series = series_of(session, folder, connection, ready, terms.upper)
     terms = terms_of(session, folder, series.id)
     ledger = session.stack.enter_context(Ledger.open(ledger_path, folder.study.id))
-    for run in close_dead_runs(ledger):
+    for dead in close_dead_runs(ledger):
         session.notes.append(
-            f"run {run} was found open and its session dead: closed, charged in full"
+            f"run {dead} was found open and its session dead: closed, charged in full"
         )
     if session.phase == "full":
         _require_pilot(ledger, series)
@@ -215,10 +216,13 @@ def _open(
     account = f"rehearsal:{session.run_id}" if terms.rehearsal else folder.study.id
     budget = Budget(ledger, account, session.run_id)
     body = _row(session, folder, terms, series, attempts, selected, ready)
-    with ledger.transaction():
-        ledger.append("run", account=account, run=session.run_id, body=body)
-        budget.approve(cap.usd, phase=session.phase, series=series.id, source=cap.source)
-    return Run(id=session.run_id, terms=terms, ledger=ledger, budget=budget, transport=transport)
+    run = Run(id=session.run_id, terms=terms, ledger=ledger, budget=budget, transport=transport)
+    with interrupts_wait():
+        with ledger.transaction():
+            ledger.append("run", account=account, run=session.run_id, body=body)
+            budget.approve(cap.usd, phase=session.phase, series=series.id, source=cap.source)
+        # From here on the end of the session closes it, whatever comes.
+        session.run = run
 
 
 def _require_pilot(ledger: Ledger, series: Series) -> None:

@@ -91,7 +91,7 @@ def requested_phase(config: pytest.Config) -> str | None:
     if hasattr(config, "workerinput"):
         orders = worker_orders(config)
         return orders["phase"] if orders else None
-    return config.getoption("study") if on_command_line(config, "--study") is not None else None
+    return on_command_line(config, "--study")
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -43,7 +43,7 @@ def of_observation(run: Run, phase: str, observation: Observation) -> dict[str, 
         "turns": observation.turns,
         "tool_calls": observation.tool_calls,
     }
-    if observation.usage is not None:
+    if observation.usage is not None and observation.usage_complete:
         figures |= {
             "input_tokens": usage.input_tokens,
             "output_tokens": usage.output_tokens,

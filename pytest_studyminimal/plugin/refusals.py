@@ -18,6 +18,9 @@ _REFUSED: tuple[tuple[str, str, str], ...] = (
     ("newfirst", "--nf", _CHOOSES),
     ("stepwise", "--sw", _CHOOSES),
     ("stepwise_skip", "--sw-skip", _CHOOSES),
+    ("showfixtures", "--fixtures", "it runs no attempt"),
+    ("show_fixtures_per_test", "--fixtures-per-test", "it runs no attempt"),
+    ("cacheshow", "--cache-show", "it runs no attempt"),
     ("setuponly", "--setup-only", "it would prepare attempts and run none"),
     ("setupplan", "--setup-plan", "it would prepare attempts and run none"),
     (

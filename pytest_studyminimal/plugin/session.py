@@ -42,12 +42,13 @@ class StudySession:
     phase: Phase
     run_id: str
     stack: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
-    folders: dict[Path, StudyFolder] = field(default_factory=dict)
+    folders: dict[Path, StudyFolder] = field(default_factory=dict, repr=False)
     problems: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    run: Run | None = None
-    ready: Ready | None = None
+    run: Run | None = field(default=None, repr=False)
+    ready: Ready | None = field(default=None, repr=False)
     roots: Roots = field(default_factory=lambda: Roots({}))
+    _last_place: int = -1
     interrupts: interrupts.Interrupts = field(default_factory=interrupts.Interrupts)
 
     def ready_for(self, attempt: Attempt) -> Ready:
@@ -65,6 +66,12 @@ class StudySession:
     def selected(self) -> tuple[str, ...]:
         """The ids of the attempts that this session's run was to make."""
         return tuple(self.run.row().body["selected"]) if self.run else ()
+
+    def in_order(self, attempt: Attempt) -> bool:
+        """Whether an attempt follows, in the frozen order, all that this process has prepared."""
+        follows = attempt.place > self._last_place
+        self._last_place = max(self._last_place, attempt.place)
+        return follows
 
     @property
     def is_worker(self) -> bool:
@@ -153,10 +160,13 @@ class StudySession:
         from pytest_studyminimal.plugin.gate import pass_gate  # noqa: PLC0415
 
         if self.run is None and nodeids:
-            self.run = _refused(pass_gate, self, nodeids)
-            terminal = self.config.pluginmanager.get_plugin("studyminimal-terminal")
-            if terminal is not None:
-                self.run.on_progress = terminal.progress
+            _refused(pass_gate, self, nodeids)
+            self._follow_progress()
+
+    def _follow_progress(self) -> None:
+        terminal = self.config.pluginmanager.get_plugin("studyminimal-terminal")
+        if terminal is not None and self.run is not None:
+            self.run.on_progress = terminal.progress
 
     def learn_from_ids(self, nodeids: list[str]) -> None:
         """Read the study whose items the workers collected; the controller itself collects nothing."""
@@ -184,15 +194,16 @@ class StudySession:
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, None, None]:
         yield
-        if attempt_of(item) and fixtures.OBSERVATION not in item.stash:
-            pytest.fail("the test ended without study_attempt.run()", pytrace=False)
+        fixtures.require_completed(item)
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_makereport(
         self, item: pytest.Item, call: pytest.CallInfo[None]
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-        if call.excinfo is not None and call.when != "teardown" and self.run is not None:
-            fixtures.record_unreached(self, item, call.excinfo.value)
+        if call.excinfo is not None and attempt_of(item) is not None:
+            if call.when != "teardown" and self.run is not None:
+                fixtures.record_unreached(self, item, call.excinfo.value)
+            call.excinfo = fixtures.public_excinfo(self, item, call.excinfo)
         report = yield
         # An author may record anything; each reporter would write it, or fail, in its own way.
         report.user_properties = plain(report.user_properties)
@@ -230,8 +241,13 @@ def attempt_of(item: pytest.Item) -> Attempt | None:
 def activate(config: pytest.Config) -> None:
     """Make this session a study session."""
     phase = requested_phase(config)
-    assert phase in {"pilot", "full"}
     orders = worker_orders(config)
+    if not orders and config.getoption("study") != phase:
+        raise pytest.UsageError(
+            f"--study: found {config.getoption('study')!r} from elsewhere beside {phase!r} on the command"
+            " line, required the command line alone"
+        )
+    assert phase in {"pilot", "full"}
     session = StudySession(
         config=config,
         phase=phase,  # type: ignore[arg-type]
@@ -258,6 +274,10 @@ def _refused(decide: Callable[..., Answer], *arguments: Any) -> Answer:
         return decide(*arguments)
     except StudyError as error:
         raise pytest.UsageError(str(error)) from None
+    except OSError as error:
+        why = (error.strerror or type(error).__name__).lower()
+        where = f" ({error.filename})" if error.filename else ""
+        raise pytest.UsageError(f"found {why}{where}, required a usable file or program") from None
 
 
 def _choose_default_study(config: pytest.Config) -> None:

@@ -77,7 +77,7 @@ def view(ledger: Ledger, run: str) -> RunView:
         stop=next(iter(ledger.records(run=run, kind="stop", limit=1)), None),
         close=next(iter(ledger.records(run=run, kind="close", limit=1)), None),
         balance=ledger.balance(row.account),
-        cap_usd=cap_of(ledger, row.account),
+        cap_usd=cap_of(ledger, row.account, run),
     )
 
 

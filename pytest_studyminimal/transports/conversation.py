@@ -5,7 +5,11 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from pytest_studyminimal.protocol.errors import AttemptBudgetError, BudgetRefusedError
+from pytest_studyminimal.protocol.errors import (
+    AttemptBudgetError,
+    BudgetRefusedError,
+    RunStoppedError,
+)
 from pytest_studyminimal.protocol.records import ToolCall, ToolResult, Transcript, Usage
 from pytest_studyminimal.protocol.text import one_line
 from pytest_studyminimal.transports.endings import End, broken_rule, end_of
@@ -98,7 +102,7 @@ class Conversation:
             self._meter.reserve(
                 request_bytes=len(body), output_tokens=self._assignment.output_tokens
             )
-        except BudgetRefusedError as refusal:
+        except (BudgetRefusedError, RunStoppedError) as refusal:
             return End("budget", str(refusal))
         except AttemptBudgetError as refusal:
             return End("attempt-budget", str(refusal))

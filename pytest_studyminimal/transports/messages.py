@@ -8,7 +8,7 @@ from decimal import Decimal
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-import httpx
+import certifi
 
 from pytest_studyminimal.protocol.errors import ProviderError
 from pytest_studyminimal.transports import Assignment, Meter, Toolbox, Transport
@@ -63,16 +63,28 @@ class MessagesApi(Transport):
     @cached_property
     def _tls(self) -> ssl.SSLContext:
         # 16 ms with the certificates (2026-11-30), so once per session and not at all on loopback.
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         if self.base_url.startswith("https:"):
-            return httpx.create_ssl_context(trust_env=False)
-        return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+            # Not ssl.create_default_context: it would write session secrets to SSLKEYLOGFILE.
+            context.load_default_certs()
+            context.load_verify_locations(certifi.where())
+        return context
+
+    def prepare(self) -> None:
+        """Do before an attempt what could fail: read the certificates."""
+        try:
+            assert self._tls
+        except OSError as error:
+            raise ProviderError(
+                f"found certificates that cannot be read ({error.strerror})"
+            ) from None
 
     def carry(self, assignment: Assignment, toolbox: Toolbox, meter: Meter) -> Transcript:
         """Run one attempt to its end and return what was seen.
 
         `raw` holds one object per request: `request` (1-based), `status`, `reply` as parsed or the
         beginning of an unreadable body as `text`, and `tool_results`. LedgerError and
-        RunStoppedError of the meter pass through.
+        passes through.
         """
         secret = Secret(self.key)
         conversation = Conversation(assignment, toolbox, meter, self.temperature, secret)

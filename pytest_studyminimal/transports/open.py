@@ -31,9 +31,11 @@ def open_transport(connection: Connection, environ: Mapping[str, str]) -> Iterat
             )
         return
     assert connection.base_url is not None
-    yield MessagesApi(
+    transport = MessagesApi(
         base_url=connection.base_url,
         key=read_key(connection, environ),
         version=connection.version,
         temperature=connection.temperature,
     )
+    transport.prepare()
+    yield transport

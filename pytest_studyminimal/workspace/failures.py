@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
 from pytest_studyminimal.workspace.process import shown
 from pytest_studyminimal.workspace.transport import RpcError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 class Failure(Exception):  # noqa: N818 - a value on its way to a refusal or to an error result
@@ -36,16 +39,20 @@ def why(error: OSError | ValueError) -> str:
     return str(error)
 
 
-def described(error: Exception | None, result: Any) -> str:
-    """Return what the SDK raised as words; `result` is the raw result that it could not read."""
+def described(error: Exception | None, result: Any, hide: Callable[[str], str]) -> str:
+    """Return what the SDK raised as words; `result` is the raw result that it could not read.
+
+    `hide` is applied to what the server said.
+    """
     if isinstance(error, RpcError):
         data = error.error  # type: ignore[attr-defined]
-        return f"error {data.code}: {shown(data.message, 500)}"
+        return f"error {data.code}: {shown(hide(data.message), 500)}"
     if isinstance(error, ValidationError):
         first = error.errors(include_url=False, include_input=False, include_context=False)[0]
         place = ".".join(str(part) for part in first["loc"])
-        return f"something unreadable ({_tool_at(first['loc'], result)}{place}: {first['msg']})"
-    return f"something unusable ({type(error).__name__}: {shown(str(error), 300)})"
+        told = hide(f"{_tool_at(first['loc'], result)}{place}: {first['msg']}")
+        return f"something unreadable ({told})"
+    return f"something unusable ({type(error).__name__}: {shown(hide(str(error)), 300)})"
 
 
 def _tool_at(loc: tuple[int | str, ...], result: Any) -> str:

@@ -6,6 +6,8 @@ import os
 import subprocess
 from typing import TYPE_CHECKING
 
+from pytest_studyminimal.workspace.places import INHERITED
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -26,7 +28,8 @@ def describe_folder(folder: Path) -> dict[str, str | bool]:
 
 
 def _git(folder: Path, *arguments: str) -> str | None:
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    # A status may start filters of the user's repository: they get no key of a model.
+    environment = {name: os.environ[name] for name in INHERITED if name in os.environ}
     environment |= {"GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0", "GIT_NO_LAZY_FETCH": "1"}
     try:
         done = subprocess.run(
@@ -37,6 +40,7 @@ def _git(folder: Path, *arguments: str) -> str | None:
             capture_output=True,
             timeout=_DEADLINE_S,
             check=True,
+            start_new_session=True,
         )
     except (OSError, subprocess.SubprocessError):
         return None

@@ -6,7 +6,6 @@ import contextlib
 import os
 import selectors
 import signal
-import subprocess
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -60,47 +59,23 @@ class Child:
     """A started program with non-blocking pipes. `stop` ends it and its descendants, `close` pipes.
 
     Raises OSError or ValueError where it cannot be started. `forced` says that it had to be
-    signalled; `returncode` is known after `stop`.
+    signalled; `returncode` is known after `stop`. Its descendants end with it, stopped or not.
     """
 
     def __init__(self, argv: Sequence[str], *, cwd: Path, env: Mapping[str, str]) -> None:
         self.forced = False
+        self.returncode: int | None = None
         self._tail = bytearray()
-        self._stopped = False
-        self._guard = Guard()
-        try:
-            self._process = subprocess.Popen(
-                list(argv),
-                cwd=cwd,
-                env={**env, **self._guard.variables},
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                start_new_session=True,
-                bufsize=0,
-            )
-        except BaseException:
-            self._guard.disarm()
-            raise
-        self._guard.arm(self.pid)
-        self.stdin, self.stdout, self.stderr = self._descriptors()
-
-    def _descriptors(self) -> tuple[int, int, int]:
-        pipes = (self._process.stdin, self._process.stdout, self._process.stderr)
-        numbers = [pipe.fileno() for pipe in pipes if pipe is not None]
-        for number in numbers:
-            os.set_blocking(number, False)
-        return numbers[0], numbers[1], numbers[2]
+        self._guard = Guard(argv, cwd=cwd, env=env)
+        self._pipes = self._guard.pipes
+        self.stdin, self.stdout, self.stderr = (pipe.fileno() for pipe in self._pipes)
+        for pipe in self._pipes:
+            os.set_blocking(pipe.fileno(), False)
 
     @property
     def pid(self) -> int:
         """The program's process id, also of its group and session."""
-        return self._process.pid
-
-    @property
-    def returncode(self) -> int | None:
-        """The reaped status, negative for a signal; None before `stop`."""
-        return self._process.returncode
+        return self._guard.pid
 
     @property
     def stderr_tail(self) -> str:
@@ -108,20 +83,8 @@ class Child:
         return self._tail.decode("utf-8", "replace")
 
     def status(self) -> int | None:
-        """Return how the program ended, None while it runs.
-
-        It stays unreaped until `stop`, so that its process group cannot become a stranger's.
-        """
-        # os.waitid is missing on macOS before Python 3.13.
-        if self._process.returncode is not None or not hasattr(os, "waitid"):
-            return self._process.poll()
-        try:
-            info = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-        except ChildProcessError:
-            return self._process.poll()
-        if info is None:
-            return None
-        return info.si_status if info.si_code == os.CLD_EXITED else -info.si_status
+        """Return how the program ended, negative for a signal, None while it runs."""
+        return self._guard.status() if self.returncode is None else self.returncode
 
     def wait(self, seconds: float) -> int | None:
         """Return the status once the program ends, None where it still runs after `seconds`."""
@@ -140,43 +103,29 @@ class Child:
 
     def close_stdin(self) -> None:
         """Close the program's input, which ends a polite one. Idempotent."""
-        if self._process.stdin is not None:
-            with contextlib.suppress(OSError):
-                self._process.stdin.close()
+        with contextlib.suppress(OSError):
+            self._pipes[0].close()
 
     def stop(self, grace_s: float = 0.0) -> None:
-        """Close stdin, wait `grace_s`, then SIGTERM and SIGKILL; at most 5 s more. Idempotent.
-
-        The group gets SIGKILL in every case: a leader that ended politely may have left others.
-        """
-        if self._stopped:
+        """Close stdin, wait `grace_s`, then SIGTERM and SIGKILL; at most 5 s more. Idempotent."""
+        if self.returncode is not None:
             return
         self.close_stdin()
         if self.wait(grace_s) is None:
             self.forced = True
-            self._signal(signal.SIGTERM)
+            self._guard.terminate()
             self.wait(TERM_S)
-        self._signal(signal.SIGKILL)
-        self.wait(KILL_S)
-        self._guard.disarm()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(KILL_S)
-        self._guard.end_marked()
-        self._stopped = True
-
-    def _signal(self, number: signal.Signals) -> None:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self.pid, number)
+        self._guard.end(KILL_S)
+        self.returncode = self._guard.status()
 
     def close(self) -> None:
         """Take what is left of stderr and close all pipes. Idempotent."""
-        if self._process.stderr is not None and not self._process.stderr.closed:
+        if not self._pipes[2].closed:
             for _ in range(64):
                 if not self.read_stderr():
                     break
-        for pipe in (self._process.stdin, self._process.stdout, self._process.stderr):
-            if pipe is not None:
-                pipe.close()
+        for pipe in self._pipes:
+            pipe.close()
 
 
 def read_now(descriptor: int) -> bytes | None:

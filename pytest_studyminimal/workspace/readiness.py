@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 from pytest_studyminimal.protocol.errors import ServerError
 from pytest_studyminimal.workspace import results
-from pytest_studyminimal.workspace.failures import Failure
+from pytest_studyminimal.workspace.failures import Failure, why
+from pytest_studyminimal.workspace.hiding import Hider
 from pytest_studyminimal.workspace.places import environment
 from pytest_studyminimal.workspace.process import ending, run, shown
 from pytest_studyminimal.workspace.sessions import Session
@@ -40,11 +41,27 @@ _REQUIRED = {
 def prepared(spec: Server, places: Places, *, strict: bool) -> Session:
     """Return a session of the server, not started. Raises ServerError (`spawn`)."""
     cwd = Path(places.study, places.expand(spec.cwd))
-    if not cwd.is_dir():
-        raise ServerError("spawn", f"found no folder {cwd}, required one to start in (cwd)")
+    if not _is_folder(cwd):
+        raise ServerError(
+            "spawn", f"found no folder {shown(str(cwd), 200)}, required one to start in (cwd)"
+        )
     argv = [places.expand(part) for part in spec.argv]
     env = environment(spec, places, forbidden=frozenset())
-    return Session(argv, cwd=cwd, env=env, strict=strict)
+    return Session(argv, cwd=cwd, env=env, strict=strict, hide=hider(spec, places))
+
+
+def _is_folder(path: Path) -> bool:
+    # Only some errors are swallowed by pathlib; a name too long is not.
+    try:
+        return path.is_dir()
+    except OSError:
+        return False
+
+
+def hider(spec: Server, places: Places) -> Hider:
+    """Return what hides the values that the manifest names or gives. Raises ServerError."""
+    env = environment(spec, places, forbidden=frozenset())
+    return Hider(env[name] for name in (*spec.pass_env, *spec.env))
 
 
 @contextmanager
@@ -54,6 +71,11 @@ def refusals(server_id: str) -> Iterator[None]:
         yield
     except ServerError as error:
         raise ServerError(error.kind, f"servers.{server_id}: {error}") from None
+    except OSError as error:
+        raise ServerError(
+            "spawn",
+            f"servers.{server_id}: found {why(error)}, required {_REQUIRED['spawn']}",
+        ) from None
 
 
 @contextmanager
@@ -117,7 +139,9 @@ def check_names(spec: Server, tools: tuple[ToolDefinition, ...]) -> None:
         )
 
 
-def check_tools(server_id: str, spec: Server, tools: tuple[ToolDefinition, ...]) -> None:
+def check_tools(
+    server_id: str, spec: Server, tools: tuple[ToolDefinition, ...], hide: Hider
+) -> None:
     """Refuse (`tools`) allowed tools that a model provider would not take as they are."""
     check_names(spec, tools)
     wire_map(((server_id, name) for name in spec.allow), reserved=())
@@ -126,17 +150,18 @@ def check_tools(server_id: str, spec: Server, tools: tuple[ToolDefinition, ...])
         if problem := schema_problem(schemas[name]):
             raise ServerError(
                 "tools",
-                f"tool {name}: found {problem}, required a schema that model providers accept",
+                f"tool {name}: found {hide(problem)}, required a schema that model providers accept",
             )
 
 
 def check_ready(session: Session, spec: Server, limits: Limits) -> None:
     """Make the readiness call within `limits.tool_s`. Raises Failure."""
     with _answers_as("ready"):
-        plain = session.call(spec.ready.tool, spec.ready.arguments, limits.tool_s)
+        plain = session.call(spec.ready.tool, spec.ready.arguments, limits.tool_s, public=True)
     answer = results.of_call(plain, limits.tool_result_bytes)
     if answer.is_error:
-        raise Failure("ready", f"{spec.ready.tool} failed with {shown(answer.text, 300)}")
+        told = shown(session.hide(answer.text), 300)
+        raise Failure("ready", f"{spec.ready.tool} failed with {told}")
 
 
 def hashes(spec: Server, places: Places) -> dict[str, str]:
@@ -148,12 +173,14 @@ def _sha256(label: str, places: Places) -> str:
     file = Path(places.study, places.expand(label))
     try:
         if not file.is_file():
-            raise ServerError("identity", f"identity {label}: found no file, required one to hash")
+            raise ServerError(
+                "identity", f"identity {shown(label, 200)}: found no file, required one to hash"
+            )
         with file.open("rb") as stream:
             return hashlib.file_digest(stream, "sha256").hexdigest()
     except OSError as error:
         raise ServerError(
-            "identity", f"identity {label}: found {error.strerror}, required a file"
+            "identity", f"identity {shown(label, 200)}: found {error.strerror}, required a file"
         ) from None
 
 
@@ -173,12 +200,13 @@ def printed_version(spec: Server, places: Places, limits: Limits) -> str | None:
             max_bytes=_VERSION_BYTES,
         )
     except (OSError, ValueError) as error:
-        raise _no_version(str(error)) from None
-    line = next(iter(done.stdout.strip().splitlines()), "").strip()
+        raise _no_version(why(error)) from None
+    hide = hider(spec, places)
+    line = next(iter(hide(done.stdout).strip().splitlines()), "").strip()
     if done.timed_out:
         raise _no_version(f"no end within {limits.start_s} s")
     if done.returncode != 0 or not line:
-        tail = shown(done.stderr_tail.strip()[-300:], 300)
+        tail = shown(hide(done.stderr_tail).strip()[-300:], 300)
         raise _no_version(
             f"{ending(done.returncode)}, the line {shown(line, 80)} and {tail} on stderr"
         )

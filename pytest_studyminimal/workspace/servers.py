@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Self
+
+from pydantic import TypeAdapter
 
 from pytest_studyminimal.protocol.errors import ServerError
 from pytest_studyminimal.protocol.frozen import Frozen
@@ -25,6 +28,7 @@ from pytest_studyminimal.workspace.readiness import (
 from pytest_studyminimal.workspace.toolnames import wire_map, wire_name
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from types import TracebackType
 
     from pytest_studyminimal.protocol.study import Limits, Server
@@ -35,7 +39,8 @@ if TYPE_CHECKING:
 class ServerFacts(Frozen):
     """What preflight learnt of a server, and what every attempt's server must equal.
 
-    `tools` are all listed tools under their exact MCP names; `identity` maps each entry of the
+    `tools_json` is one text, since a ledger sorts the keys of objects and rewrites large numbers,
+    and a model must see the same bytes in every process. `identity` maps each entry of the
     manifest, as written, to the SHA-256 of its file; `version_line` is the first line of what the
     version program printed.
     """
@@ -45,8 +50,27 @@ class ServerFacts(Frozen):
     name: str | None
     version: str | None
     version_line: str | None
-    tools: tuple[ToolDefinition, ...]
+    tools_json: str
     identity: dict[str, str]
+
+    @cached_property
+    def tools(self) -> tuple[ToolDefinition, ...]:
+        """All listed tools under their exact MCP names, in their order."""
+        return _TOOLS.validate_python(tuple(json.loads(self.tools_json)))
+
+
+_TOOLS = TypeAdapter(tuple[ToolDefinition, ...])
+
+
+def verbatim(tools: Iterable[ToolDefinition]) -> str:
+    """Return tools as JSON in the order given, their schemas' keys included.
+
+    Raises Failure (`tools`) where JSON cannot hold them.
+    """
+    try:
+        return json.dumps([tool.model_dump() for tool in tools])
+    except (ValueError, RecursionError) as error:
+        raise Failure("tools", f"a schema that is no JSON ({type(error).__name__})") from None
 
 
 def preflight(
@@ -70,17 +94,18 @@ def preflight(
         session = prepared(spec, places, strict=True)
         with alive(session):
             greeting, tools = opened(session, None, limits.start_s)
-            check_tools(server_id, spec, tools)
+            check_tools(server_id, spec, tools, session.hide)
             check_ready(session, spec, limits)
+            tools_json = verbatim(tools)
         if noise := session.noise():
             raise ServerError("noise", f"found {noise}, required nothing but MCP messages")
     return ServerFacts(
         mode=greeting.mode,
         protocol_version=greeting.protocol_version,
-        name=greeting.name,
-        version=greeting.version,
+        name=greeting.name and session.hide(greeting.name),
+        version=greeting.version and session.hide(greeting.version),
         version_line=version_line,
-        tools=tools,
+        tools_json=tools_json,
         identity=identity,
     )
 
@@ -141,7 +166,7 @@ class RunningServer:
             return results.error(f"{tool}: not available", self._limits.tool_result_bytes)
         try:
             json.dumps(arguments, ensure_ascii=False, allow_nan=False).encode()
-            plain = self._session.call(tool, arguments, timeout_s)
+            plain = self._session.call(tool, arguments, timeout_s, public=False)
         except Failure as failure:
             return results.error(failure.found, self._limits.tool_result_bytes)
         except (ValueError, TypeError, RecursionError):

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
     from pathlib import Path
 
+    from pytest_studyminimal.workspace.hiding import Hider
+
 LEGACY = "legacy"
 _GRACE_S = 2.0
 _HUNG_GRACE_S = 0.5
@@ -44,11 +46,19 @@ class Session:
     """A server in its own process with its own event loop thread; `stop` is idempotent.
 
     With `strict`, a line on stdout that is no message ends the session: a Failure of kind noise.
+    `hide` is applied to what the server says before it is quoted in a public line.
     """
 
     def __init__(
-        self, argv: Sequence[str], *, cwd: Path, env: Mapping[str, str], strict: bool
+        self,
+        argv: Sequence[str],
+        *,
+        cwd: Path,
+        env: Mapping[str, str],
+        strict: bool,
+        hide: Hider,
     ) -> None:
+        self.hide = hide
         self._connect = partial(connect, argv, cwd=cwd, env=env, strict=strict, grace_s=_GRACE_S)
         self._strict = strict
         self._stack = contextlib.ExitStack()
@@ -98,24 +108,37 @@ class Session:
 
     def tools(self, timeout_s: float) -> tuple[ToolDefinition, ...]:
         """Return the tools of all pages of tools/list, under their exact names."""
-        return self._ask("tools/list", _list, timeout_s)
+        return self._ask("tools/list", partial(_list, hide=self.hide), timeout_s)
 
-    def call(self, tool: str, arguments: Mapping[str, Any], timeout_s: float) -> dict[str, Any]:
-        """Return the plain result of tools/call, with the wire's own field names."""
-        return self._ask(tool, partial(_call, tool=tool, arguments=dict(arguments)), timeout_s)
+    def call(
+        self, tool: str, arguments: Mapping[str, Any], timeout_s: float, *, public: bool
+    ) -> dict[str, Any]:
+        """Return the plain result of tools/call, with the wire's own field names.
 
-    def _ask(self, what: str, work: Callable[[Any], Awaitable[_T]], timeout_s: float) -> _T:
+        Unless `public`, a Failure is for the model alone and quotes the server as it is.
+        """
+        work = partial(_call, tool=tool, arguments=dict(arguments))
+        return self._ask(tool, work, timeout_s, public=public)
+
+    def _ask(
+        self,
+        what: str,
+        work: Callable[[Any], Awaitable[_T]],
+        timeout_s: float,
+        *,
+        public: bool = True,
+    ) -> _T:
         if self._portal is None:
             raise Failure("start", "the server was stopped")
         if self.link.pipes.ended:
-            raise self._failure(what, None, timeout_s)
+            raise self._failure(what, None, timeout_s, public=public)
         future = self._portal.start_task_soon(self._bounded, work, timeout_s)
         try:
             answer: _T = future.result()
         except Exception as error:  # noqa: BLE001 - the SDK lets many kinds through, see `_failure`
             if isinstance(error, TimeoutError):
                 self.link.grace_s = _HUNG_GRACE_S
-            raise self._failure(what, error, timeout_s) from None
+            raise self._failure(what, error, timeout_s, public=public) from None
         except BaseException:
             # Interrupted: whatever the server is doing, nobody waits for it.
             self.link.grace_s = 0.0
@@ -128,7 +151,9 @@ class Session:
         with anyio.fail_after(max(timeout_s, 0.0)):
             return await work(self.link.session)
 
-    def _failure(self, what: str, error: Exception | None, timeout_s: float) -> Failure:
+    def _failure(
+        self, what: str, error: Exception | None, timeout_s: float, *, public: bool
+    ) -> Failure:
         if isinstance(error, Failure):
             return error
         pipes = self.link.pipes
@@ -148,7 +173,8 @@ class Session:
             return Failure("start", f"no answer to {what}: {how}")
         if isinstance(error, TimeoutError):
             return Failure("timeout", f"no answer to {what} within {timeout_s:.3g} s")
-        return Failure("answer", f"{what} answered with {described(error, pipes.last_result)}")
+        told = described(error, pipes.last_result, self.hide if public else str)
+        return Failure("answer", f"{what} answered with {told}")
 
     def noise(self) -> str | None:
         """Return what was on stdout beside messages, quoted; None where there was nothing."""
@@ -156,11 +182,11 @@ class Session:
         text = pipes.noise
         if not text and not pipes.unfinished.lstrip().startswith("{"):
             text = pipes.unfinished
-        return f"text on stdout that is no message: {shown(text, 200)}" if text else None
+        return f"text on stdout that is no message: {shown(self.hide(text), 200)}" if text else None
 
     def diagnosis(self) -> str:
         """Return the tail of stderr, quoted; complete only after `stop`."""
-        tail = self._link.child.stderr_tail.strip() if self._link else ""
+        tail = self.hide(self._link.child.stderr_tail).strip() if self._link else ""
         return f"stderr ends in {shown(tail[-300:], 300)}" if tail else ""
 
 
@@ -187,7 +213,7 @@ async def _discover(session: Any) -> Greeting:
     return Greeting(version, version, info and info.name, info and info.version)
 
 
-async def _list(session: Any) -> tuple[ToolDefinition, ...]:
+async def _list(session: Any, *, hide: Hider) -> tuple[ToolDefinition, ...]:
     tools: list[ToolDefinition] = []
     cursor: str | None = None
     seen: set[str] = set()
@@ -206,7 +232,7 @@ async def _list(session: Any) -> tuple[ToolDefinition, ...]:
         if not cursor:
             return tuple(tools)
         if cursor in seen:
-            raise Failure("tools", f"tools/list gave the cursor {shown(cursor, 80)} twice")
+            raise Failure("tools", f"tools/list gave the cursor {shown(hide(cursor), 80)} twice")
         if len(tools) > _MOST_TOOLS:
             raise Failure("tools", f"tools/list gave more than {_MOST_TOOLS} tools")
         seen.add(cursor)

@@ -114,7 +114,7 @@ def test_four_processes_with_ten_attempts_start_exactly_what_the_cap_holds(tmp_p
 
     with opened(path) as ledger:
         records = whole(ledger)
-        cap = cap_of(ledger, STUDY)
+        cap = cap_of(ledger, STUDY, RUN)
     admitted = sorted(name for output in outputs for name in output)
     assert len(admitted) == 3
     assert sorted(one.attempt for one in records if one.kind == "reserve") == admitted
@@ -169,7 +169,7 @@ def test_open_reservations_are_kept_in_full_and_only_once(ledger, budget):
     charged = []
     for _ in range(2):
         with ledger.transaction():
-            charged.append(budget.retain_open(ONE))
+            charged.append(budget.retain_open(ONE).usd)
 
     assert charged == [Decimal("0.32")] * 2
     assert budget.balance() == dollars("0.72", "0.40")
@@ -181,7 +181,7 @@ def test_open_reservations_are_kept_in_full_and_only_once(ledger, budget):
 
 def test_an_attempt_without_reservations_was_charged_nothing(ledger, budget):
     with ledger.transaction():
-        assert budget.retain_open(ONE) == 0
+        assert budget.retain_open(ONE).usd == 0
 
 
 def test_an_attempt_starts_once_in_whatever_process(ledger, budget):
@@ -237,15 +237,24 @@ def test_an_approval_below_what_is_committed_is_refused(ledger, budget):
         budget.reserve(ONE, Decimal("0.000000000001"))
 
 
-def test_a_raised_approval_holds_for_every_process_at_once(ledger, budget):
+def test_a_raised_approval_extends_later_runs_and_not_what_this_one_announced(ledger, budget):
     with opened(ledger.path) as other:
-        second = Budget(other, STUDY, RUN)
         budget.reserve(ONE, Decimal(1))
-        approve(ledger, budget, "1.50")
+        later = begin(other, run="run-2", cap="1.50")
 
-        second.reserve(ONE, Decimal("0.50"))
         with pytest.raises(BudgetRefusedError):
             budget.reserve(ONE, Decimal("0.01"))
+        later.reserve(ONE, Decimal("0.50"))
+        with pytest.raises(BudgetRefusedError):
+            later.reserve(ONE, Decimal("0.01"))
+
+
+def test_a_lower_approval_holds_for_every_run_at_once(ledger, budget):
+    begin(ledger, run="run-2", cap="0.50")
+
+    with pytest.raises(BudgetRefusedError):
+        budget.reserve(ONE, Decimal("0.60"))
+    budget.reserve(ONE, Decimal("0.50"))
 
 
 def test_a_new_run_spends_from_the_same_account_and_a_rehearsal_from_its_own(ledger, budget):
@@ -385,7 +394,7 @@ class Spending(RuleBasedStateMachine):
                 approve(self.ledgers[second], self.budget(second), cap)
         else:
             approve(self.ledgers[second], self.budget(second), cap)
-            self.cap = cap
+            self.cap = min(Decimal(2), cap)
 
     @rule(second=st.booleans(), usd=CENTS)
     def lose_a_transaction(self, second, usd):
@@ -414,7 +423,7 @@ class Spending(RuleBasedStateMachine):
         reserved = sum(usd for _, usd in self.open.values())
         for ledger in self.ledgers:
             assert ledger.balance(STUDY) == Balance(self.committed, Decimal(reserved))
-            assert cap_of(ledger, STUDY) == self.cap
+            assert cap_of(ledger, STUDY, RUN) == self.cap
 
     def teardown(self):
         if hasattr(self, "ledgers"):

@@ -129,23 +129,13 @@ def test_a_symbolic_link_is_refused_and_its_target_left_alone(path, tmp_path, li
     assert target.stat().st_mode & 0o777 == 0o644
 
 
-@pytest.mark.parametrize("mode", [0o770, 0o702, 0o777])
+@pytest.mark.parametrize("mode", [0o770, 0o702, 0o777, 0o1777])
 def test_a_directory_that_others_can_write_is_refused(path, mode):
     path.parent.mkdir()
     path.parent.chmod(mode)
 
-    assert f"found a directory of mode {mode:04o} that others can write, required 0700" in refused(
-        path
-    )
+    assert f"found a directory of mode {mode:04o} that others can write, required" in refused(path)
     assert list(path.parent.iterdir()) == []
-
-
-def test_a_directory_with_the_sticky_bit_is_a_place_of_ones_own(path):
-    path.parent.mkdir()
-    path.parent.chmod(0o1777)
-
-    with opened(path) as ledger:
-        assert len(whole(ledger)) == 1
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
@@ -257,10 +247,10 @@ def test_no_one_else_can_write_into_a_ledger_of_ones_own(tmp_path):
     assert err == ""
     assert said[2] == "opened"
     for line, name in zip(said[:2], names[:2], strict=True):
-        assert (
-            line
-            == f"{name}: found permission denied, required a place for the ledger that can be written"
-        )
+        assert line in {
+            f"{name}: found permission denied, required a place for the ledger that can be written",
+            f"{name.parent}: found a directory of another user, required one of your own",
+        }
     assert "found permission denied" in said[3]
 
 
@@ -434,13 +424,13 @@ def test_a_transaction_is_all_or_nothing(path):
         assert [record.seq for record in whole(ledger)] == [1, 2]
 
 
-def test_an_interrupt_inside_a_transaction_leaves_nothing_and_frees_the_ledger(path):
+def test_an_interrupt_inside_a_transaction_waits_until_it_is_whole(path):
     with opened(path) as ledger, opened(path) as other:
         with pytest.raises(KeyboardInterrupt):
             append_and(ledger, lambda: signal.raise_signal(signal.SIGINT))
         note(other, body={"after": True})
 
-        assert [record.body for record in whole(ledger)[1:]] == [{"after": True}]
+        assert [record.body for record in whole(ledger)[1:]] == [{}, {"after": True}]
 
 
 def test_appending_outside_a_transaction_is_a_mistake_of_ours(path):

@@ -63,13 +63,10 @@ def pytest_collection_modifyitems(items):
     ]
 
 
-def test_a_plugin_that_reorders_after_us_is_refused(study, run_pytest, pytester):
+def test_a_plugin_that_reorders_after_us_stops_the_run(study, run_pytest, pytester):
     pytester.makepyfile(
         late="""
 import pytest
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_finish(session):
-    session.items.reverse()
 @pytest.hookimpl(tryfirst=True, wrapper=True)
 def pytest_runtestloop(session):
     session.items.reverse()
@@ -77,11 +74,10 @@ def pytest_runtestloop(session):
 """
     )
     result = run_pytest("-p", "late", "--study=pilot", *study.arguments)
-    assert result.ret != 0
-    assert [record.attempt for record in study.records("start")] in (
-        [],
-        ["alpha:plain:1", "alpha:docs:1"],
-    )
+    assert result.ret == 1
+    assert [record.attempt for record in study.records("start")] == ["alpha:docs:1"]
+    assert study.statuses() == ["invalid-setup", "completed"]
+    result.stdout.fnmatch_lines(["*reached out of the frozen order*"])
 
 
 def test_without_terminal_or_capture(study, run_pytest):

@@ -278,7 +278,7 @@ def test_a_test_function_that_runs_its_attempt_twice_is_refused_by_the_ledger(py
 HOSTILE = "\ud800\x1b]0;x\x07\x00<b>&amp;]]>\u202e\n\u2028 'quoted' \ufffe"
 
 
-@pytest.mark.parametrize("how", [slow([]), ["-n2"]])
+@pytest.mark.parametrize("how", [[], slow(["-n2"])])
 def test_hostile_words_of_a_provider_end_in_plain_reports(pytester, how):
     def hostile(request, _stop):
         if request.task == "t1":

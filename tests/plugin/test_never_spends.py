@@ -87,3 +87,20 @@ def test_a_wrong_phase_is_a_usage_error(study, run_pytest):
     result = run_pytest("--study=everything")
     assert result.ret == 4
     result.stderr.fnmatch_lines(["*--study: invalid choice: 'everything'*"])
+
+
+def test_a_phase_from_an_argument_file_never_replaces_the_command_lines(
+    study, run_pytest, provider, pytester
+):
+    (pytester.path / "more.txt").write_text("--study=full")
+    result = run_pytest("--study=pilot", "--approve-budget", "@more.txt", *study.arguments)
+    assert result.ret == 4
+    result.stderr.fnmatch_lines(["ERROR: --study: found 'full' from elsewhere beside 'pilot' *"])
+    assert provider.received == []
+
+
+@pytest.mark.parametrize("option", ["--fixtures", "--fixtures-per-test", "--cache-show"])
+def test_an_option_that_only_lists_opens_no_run(study, pytester, option, provider):
+    result = pytester.runpytest_inprocess("--study=pilot", option, *study.arguments)
+    assert result.ret == 4
+    assert not study.ledger.exists()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 import stat
 import xml.etree.ElementTree as ET
 
@@ -188,3 +190,125 @@ def test_an_unexpected_exception_is_one_line_and_a_private_traceback(
     logs = list(study.ledger.parent.glob("run-*.log"))
     assert "LOCAL-SECRET" in logs[0].read_text()
     assert study.statuses() == ["invalid-setup", "blocked"]
+
+
+SYSTEM = "SYSTEM-PROMPT-2b9c"
+
+
+def test_a_timeout_from_outside_shows_no_local_and_stops_the_run(
+    study, run_pytest, pytester, provider
+):
+    study.edit("[limits]", f'[prompt]\nsystem = "{SYSTEM}"\n[limits]')
+    server = study.folder / "docs_server.py"
+    server.write_text(server.read_text().replace("import json", "import json\nimport time", 1))
+    (study.folder / "conftest.py").write_text(
+        "import time, pytest\n"
+        "class Slow:\n"
+        "    def __init__(self, tools): self.tools = tools\n"
+        "    definitions = property(lambda self: self.tools.definitions)\n"
+        "    def server_of(self, name): return None\n"
+        "    def call(self, name, arguments, *, timeout_s):\n"
+        "        time.sleep(20)\n"
+        "@pytest.fixture\n"
+        "def study_servers(study_servers):\n"
+        "    return Slow(study_servers)\n"
+    )
+    provider.serve([Response(tools(tool_use(query=ANSWER), text("ANSWER-7f3a")))])
+    result = run_pytest(
+        "--study=pilot", "--timeout=1", *LOUD, "--junitxml=j.xml", "--json-report", *study.arguments
+    )
+    assert result.ret == 1
+    public = everything_public(result, pytester)
+    assert SYSTEM not in public
+    assert "ANSWER-7f3a" not in public
+    assert study.statuses() == ["failed", "blocked"]
+    first = study.last_run().lines[0].observation
+    assert first.reason == "ended from outside: Failed (see the private log)"
+    assert study.last_run().balance.reserved_usd == 0
+
+
+def test_an_exception_in_teardown_is_one_line_too(study, run_pytest):
+    (study.folder / "conftest.py").write_text(
+        "import pytest\n"
+        "@pytest.fixture\n"
+        "def study_servers(study_servers, study_export):\n"
+        "    yield study_servers\n"
+        "    def broken():\n"
+        "        secret = 'LOCAL-SECRET'\n"
+        "        raise ZeroDivisionError(secret)\n"
+        "    study_export.remove = broken\n"
+    )
+    result = run_pytest("--study=pilot", *LOUD, *study.arguments)
+    assert "LOCAL-SECRET" not in result.stdout.str()
+    result.stdout.fnmatch_lines(["*internal error: ZeroDivisionError (see the private log)*"])
+    assert result.ret == 1
+
+
+def test_an_authors_own_traceback_stays_as_it_is(study, run_pytest):
+    text = studies.TEST_FILE + "    mine = 41\n    assert mine == 42\n"
+    (study.folder / "test_tiny.py").write_text(text)
+    result = run_pytest("--study=pilot", "--showlocals", *study.arguments)
+    result.stdout.fnmatch_lines(["E       assert 41 == 42", "mine       = 41"])
+
+
+def test_the_models_own_tool_names_are_not_public(study, run_pytest, pytester, provider):
+    provider.serve(
+        [Response(tools(tool_use(name="ANSWER-7f3a", query="cap"))), Response(message(text("x")))]
+    )
+    run_pytest("--study=pilot", *study.arguments)
+    first = study.last_run().lines[0].observation
+    assert first.tool_calls_by_name == {"(unknown)": 1}
+    assert "ANSWER-7f3a" not in repr([record.body for record in study.records()])
+
+
+def test_no_session_secrets_are_written_whatever_the_environment_asks(tmp_path, monkeypatch):
+    from pytest_studyminimal.transports.messages import MessagesApi
+
+    monkeypatch.setenv("SSLKEYLOGFILE", str(tmp_path / "keys"))
+    api = MessagesApi(base_url="https://provider.invalid", key="k")
+    api.prepare()
+    assert api._tls.keylog_filename is None
+    assert not (tmp_path / "keys").exists()
+
+
+def test_no_git_child_gets_the_key(study, run_pytest, pytester, monkeypatch):
+    studies.git(pytester.path, "init", "-q", ".")
+    trap = pytester.path / "bin"
+    trap.mkdir()
+    real = shutil.which("git")
+    (trap / "git").write_text(f'#!/bin/sh\nenv >> {pytester.path}/environments\nexec {real} "$@"\n')
+    (trap / "git").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{trap}:{os.environ['PATH']}")
+    assert run_pytest("--study=pilot", *study.arguments).ret == 0
+    seen = (pytester.path / "environments").read_text()
+    assert "PATH=" in seen
+    assert studies.KEY not in seen
+
+
+def test_a_ledger_directory_that_others_can_write_is_refused(study, run_pytest, pytester):
+    for mode in (0o777, 0o1777, 0o770):
+        place = pytester.path / f"shared-{mode:o}"
+        place.mkdir()
+        place.chmod(mode)
+        result = run_pytest(
+            "--study=pilot", study.arguments[0], f"--study-ledger={place}/l.sqlite3"
+        )
+        assert result.ret == 4
+        result.stderr.fnmatch_lines(
+            [f"ERROR: {place}: found a directory of mode *that others can write*"]
+        )
+        assert list(place.iterdir()) == []
+
+
+def test_somebodys_notes_are_not_touched_when_named_as_a_ledger(study, run_pytest, pytester):
+    place = pytester.path / "mine"
+    place.mkdir(mode=0o755)
+    (place / "notes.txt").write_text("milk")
+    (place / "notes.txt").chmod(0o644)
+    result = run_pytest("--study=pilot", study.arguments[0], f"--study-ledger={place}/notes.txt")
+    assert result.ret == 4
+    result.stderr.fnmatch_lines(
+        ["ERROR: */notes.txt: found another file, required a ledger or a new name"]
+    )
+    assert stat.S_IMODE((place / "notes.txt").stat().st_mode) == 0o644
+    assert [path.name for path in place.iterdir()] == ["notes.txt"]

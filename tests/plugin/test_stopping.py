@@ -205,4 +205,63 @@ def test_a_run_that_was_not_reached_at_all_is_not_a_success(study, run_pytest):
     text = f"import pytest\n@pytest.mark.skip\n{studies.TEST_FILE}"
     (study.folder / "test_tiny.py").write_text(text)
     assert run_pytest("--study=pilot", *study.arguments).ret == 1
-    assert study.statuses() == ["blocked", "blocked"]
+    assert study.statuses() == ["invalid-setup", "blocked"]
+
+
+def test_a_caught_failure_still_fails_its_item(study, run_pytest, provider):
+    provider.serve([Response({}, status=500)])
+    (study.folder / "test_tiny.py").write_text(
+        "import pytest\n"
+        "def test_attempt(study_attempt):\n"
+        "    with pytest.raises(pytest.fail.Exception):\n"
+        "        study_attempt.run()\n"
+    )
+    run_pytest("--study=pilot", *study.arguments).assert_outcomes(failed=1, skipped=1)
+
+
+def test_an_attempt_that_the_author_skips_stops_the_run(study, run_pytest, provider):
+    (study.folder / "conftest.py").write_text(
+        "import pytest\n"
+        "@pytest.fixture(autouse=True)\n"
+        "def _half(request):\n"
+        "    if 'plain' in request.node.name:\n"
+        "        pytest.skip('not today')\n"
+    )
+    assert run_pytest("--study=pilot", *study.arguments).ret == 1
+    assert provider.received == []
+    assert study.statuses() == ["invalid-setup", "blocked"]
+
+
+def test_a_lost_response_leaves_no_token_counts_in_the_reports(
+    study, run_pytest, provider, pytester
+):
+    provider.serve([Response({}, status=529)])
+    run_pytest("--study=pilot", "--json-report", *study.arguments)
+    first = properties(pytester)[0]
+    assert not {"input_tokens", "output_tokens", "cache_read_tokens"} & set(first)
+    assert first["charged_usd"] != "0"
+
+
+def test_another_approval_does_not_raise_what_a_run_announced(study, run_pytest, provider):
+    from pytest_studyminimal.evidence.budget import Budget
+    from pytest_studyminimal.evidence.ledger import Ledger
+
+    (study.folder / "conftest.py").write_text(
+        "import pytest\n"
+        "from pathlib import Path\n"
+        "from decimal import Decimal\n"
+        "from pytest_studyminimal.evidence.budget import Budget\n"
+        "from pytest_studyminimal.evidence.ledger import Ledger\n"
+        "@pytest.fixture(autouse=True)\n"
+        "def _meanwhile(study_export):\n"
+        f"    with Ledger.open(Path({str(study.ledger)!r}), 'tiny') as ledger, ledger.transaction():\n"
+        "        Budget(ledger, 'tiny', 'other').approve(\n"
+        "            Decimal(9), phase='pilot', series='s', source='meanwhile')\n"
+    )
+    costly = tools(tool_use(query="cap"), usage={"input_tokens": 3000, "output_tokens": 10})
+    provider.serve([Response(costly)])
+    run_pytest("--study=pilot", "--study-budget-usd=0.009", *study.arguments)
+    assert len(provider.received) == 1
+    with Ledger.open(study.ledger, "tiny") as ledger:
+        run = ledger.records(kind="run")[0].run
+        assert money.text(Budget(ledger, "tiny", run).cap_usd()) == "0.009"

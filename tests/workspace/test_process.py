@@ -2,6 +2,7 @@
 
 import os
 import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -27,6 +28,10 @@ def is_alive(pid):
         return False
     stat = Path(f"/proc/{pid}/stat")
     return not (stat.exists() and stat.read_text().rpartition(")")[2].split()[0] == "Z")
+
+
+def parent_of(pid):
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
 def open_descriptors():
@@ -120,6 +125,8 @@ def test_invalid_utf8_is_replaced(tmp_path):
         (["no-such-program-anywhere"], FileNotFoundError),
         (["/"], PermissionError),
         (["a\0b"], ValueError),
+        (["/bin/echo", "a\0b"], ValueError),
+        (["/bin/echo", "a" * 5_000_000], OSError),
     ],
 )
 def test_a_program_that_cannot_start_raises_and_leaves_nothing(tmp_path, argv, error):
@@ -156,6 +163,7 @@ def test_waiting_for_a_grandchild_that_holds_the_output_is_not_needed(tmp_path):
         "",
         pytest.param(", start_new_session=True", marks=linux),
         pytest.param(", process_group=0", marks=linux),
+        pytest.param(", start_new_session=True, env={}", marks=linux),
     ],
 )
 def test_what_a_program_started_ends_with_it(tmp_path, how):
@@ -167,6 +175,137 @@ def test_what_a_program_started_ends_with_it(tmp_path, how):
     done = run_python(tmp_path, code)
 
     assert not is_alive(int(done.stdout)) or wait_until(lambda: not is_alive(int(done.stdout)))
+
+
+@linux
+def test_a_daemon_that_forked_twice_without_environment_ends_too(tmp_path):
+    code = (
+        "import os, time\n"
+        "if os.fork() == 0:\n"
+        "    os.setsid()\n"
+        "    if os.fork() == 0:\n"
+        "        open('pid', 'w').write(str(os.getpid()))\n"
+        "        os.execve('/bin/sleep', ['sleep', '60'], {})\n"
+        "    os._exit(0)\n"
+        "while not os.path.exists('pid') or not open('pid').read(): time.sleep(0.01)"
+    )
+
+    assert run_python(tmp_path, code).returncode == 0
+
+    assert not is_alive(int((tmp_path / "pid").read_text()))
+
+
+@linux
+def test_two_hundred_children_in_sessions_of_their_own_end_too(tmp_path):
+    code = (
+        "import os, subprocess\n"
+        "for _ in range(200):\n"
+        "    child = subprocess.Popen(['/bin/sleep', '60'], start_new_session=True, env={})\n"
+        "    print(child.pid, flush=True)"
+    )
+
+    done = run_python(tmp_path, code, timeout_s=30, max_bytes=10_000)
+
+    pids = [int(pid) for pid in done.stdout.split()]
+    assert len(pids) == 200
+    assert not any(is_alive(pid) for pid in pids)
+
+
+@linux
+def test_a_chain_of_processes_that_fork_and_exit_for_ever_ends_too(tmp_path):
+    code = (
+        "import os, time\n"
+        "def chain():\n"
+        "    while True:\n"
+        "        os.setsid()\n"
+        "        os.utime('beat')\n"
+        "        if os.fork(): os._exit(0)\n"
+        "open('beat', 'w').close()\n"
+        "for _ in range(3):\n"
+        "    if os.fork() == 0:\n"
+        "        if os.fork(): os._exit(0)\n"
+        "        chain()\n"
+        "time.sleep(0.3)"
+    )
+
+    assert run_python(tmp_path, code).returncode == 0
+
+    last = (tmp_path / "beat").stat().st_mtime_ns
+    time.sleep(0.2)
+    assert (tmp_path / "beat").stat().st_mtime_ns == last
+
+
+DAEMON = (
+    "import os, sys, time\n"
+    "if os.fork() == 0:\n"
+    "    os.setsid()\n"
+    "    print(os.getpid(), flush=True)\n"
+    "    os.close(1)\n"
+    "    time.sleep(60)"
+)
+
+
+@linux
+def test_what_others_started_lives_on(tmp_path):
+    """A child of this process, an orphan from before and an orphan of another's meanwhile."""
+    own = subprocess.Popen(["sleep", "60"])
+    pids = [own.pid]
+    pids.append(int(subprocess.check_output(python(DAEMON))))
+    child = Child(python("input()"), cwd=tmp_path, env=ENV)
+    try:
+        pids.append(int(subprocess.check_output(python(DAEMON))))
+        assert parent_of(pids[2]) != os.getpid()
+    finally:
+        child.stop()
+        child.close()
+
+    try:
+        assert all(is_alive(pid) for pid in pids)
+    finally:
+        for pid in pids:
+            os.kill(pid, signal.SIGKILL)
+        own.wait()
+
+
+@linux
+def test_orphans_that_ended_are_reaped_while_the_child_runs(tmp_path):
+    code = (
+        "import os, time\n"
+        "for _ in range(20):\n"
+        "    if os.fork() == 0:\n"
+        "        if os.fork() == 0: time.sleep(0.05)\n"
+        "        os._exit(0)\n"
+        "    os.wait()\n"
+        "open('done', 'w').close()\n"
+        "input()"
+    )
+    child = Child(python(code), cwd=tmp_path, env=ENV)
+    try:
+        assert wait_until((tmp_path / "done").exists)
+        supervisor = parent_of(child.pid)
+        children = Path(f"/proc/{supervisor}/task/{supervisor}/children")
+        assert wait_until(lambda: children.read_text().split() == [str(child.pid)])
+    finally:
+        child.stop()
+        child.close()
+
+
+@linux
+def test_a_child_that_kills_its_supervisor_ends_with_all_that_carries_its_mark(tmp_path):
+    code = (
+        "import os, subprocess, time\n"
+        "null = subprocess.DEVNULL\n"
+        "child = subprocess.Popen(['sleep', '60'], stdout=null, stderr=null, process_group=0)\n"
+        "print(os.getpid(), child.pid, flush=True)\n"
+        "os.kill(os.getppid(), 9)\n"
+        "time.sleep(60)"
+    )
+
+    done = run_python(tmp_path, code)
+
+    assert done.returncode == -signal.SIGKILL
+    assert not done.timed_out
+    assert wait_until(lambda: not any(is_alive(int(pid)) for pid in done.stdout.split()))
 
 
 @linux
@@ -187,7 +326,7 @@ def test_a_daemon_that_forked_twice_ends_too(tmp_path):
     assert wait_until(lambda: not is_alive(int((tmp_path / "pid").read_text())))
 
 
-def test_a_child_stays_unreaped_until_it_is_stopped(tmp_path):
+def test_the_status_of_a_child_is_known_before_it_is_stopped(tmp_path):
     child = Child(python("import sys; sys.exit(4)"), cwd=tmp_path, env=ENV)
     try:
         assert child.wait(5) == 4

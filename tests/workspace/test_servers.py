@@ -18,12 +18,14 @@ from pytest_studyminimal.protocol.errors import ServerError
 from pytest_studyminimal.protocol.records import ToolDefinition
 from pytest_studyminimal.protocol.study import Limits, Readiness, Server
 from pytest_studyminimal.workspace.guard import MARKER
+from pytest_studyminimal.workspace.hiding import Hider
 from pytest_studyminimal.workspace.places import CONFIG_NAMES, Places
 from pytest_studyminimal.workspace.servers import (
     RunningServer,
     ServerFacts,
     definitions,
     preflight,
+    verbatim,
 )
 
 PROGRAMS = Path(__file__).parent / "programs"
@@ -133,6 +135,28 @@ def test_facts_survive_json(places):
     facts = preflight("docs", server(), places, LIMITS)
 
     assert ServerFacts.model_validate_json(facts.model_dump_json()) == facts
+
+
+def test_facts_are_the_same_after_a_ledger_sorted_and_rewrote_them(places):
+    facts = preflight("docs", server("ordered"), places, LIMITS)
+    schema = facts.tools[0].input_schema
+
+    row = json.loads(json.dumps(facts.model_dump(mode="json"), sort_keys=True))
+    read = ServerFacts.model_validate_json(json.dumps(row))
+
+    assert list(schema) == ["properties", "x-float", "type", "required"]
+    assert list(schema["properties"]) == ["z", "a"]
+    assert schema["properties"]["a"] == {"maximum": 2**70, "minimum": 1e-300}
+    assert not any(isinstance(value, (dict, int, float)) for value in _without_identity(row))
+    assert read == facts
+    assert json.dumps(read.tools[0].input_schema) == json.dumps(schema)
+    assert json.dumps(schema, separators=(",", ":")).endswith(
+        '"x-float":1.0,"type":"object","required":["z","a"]}'
+    )
+
+
+def _without_identity(row):
+    return [value for name, value in row.items() if name != "identity"]
 
 
 @pytest.mark.parametrize(
@@ -329,6 +353,43 @@ def test_a_missing_working_directory_is_refused(places):
     assert "missing" in line
 
 
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"cwd": "x" * 300}, "no folder"),
+        ({"cwd": "a\nb"}, r"a\nb"),
+        ({"cwd": "a\0b"}, r"a\x00b"),
+        ({"cwd": "file"}, "no folder"),
+        ({"argv": ("{python}", "a\0b")}, "null byte"),
+        ({"argv": ("{python}\0",)}, "null byte"),
+        ({"argv": ("{python}", *["x" * 10_000] * 500)}, "Argument list too long"),
+        ({"argv": ("x" * 300,)}, "File name too long"),
+        ({"env": {"A": "a\0b"}}, "null byte"),
+        ({"env": {"A": "x" * 5_000_000}}, "Argument list too long"),
+    ],
+)
+@pytest.mark.parametrize("version", [(), ("{python}", "-c", "print(1)")])
+def test_what_the_system_cannot_start_is_one_line(places, tmp_path, changes, told, version):
+    (tmp_path / "file").write_text("")
+
+    kind, line = refusal(server(**changes, version=version), places)
+
+    assert kind == ("identity" if version and "argv" not in changes else "spawn")
+    assert version or told in line
+    assert len(line) < 600
+
+
+@pytest.mark.parametrize("label", ["x" * 300, "a\nb", "a\0b"])
+def test_an_identity_that_no_file_can_have_is_one_line(places, label):
+    assert refusal(server(identity=(label,)), places)[0] == "identity"
+
+
+def test_a_checkout_that_no_folder_can_be_is_one_line(tmp_path):
+    places = Places(sys.executable, tmp_path, checkout=tmp_path / ("x" * 300))
+
+    assert refusal(server("ok", "{config}"), places)[0] == "spawn"
+
+
 def test_a_server_starts_in_its_working_directory(places, tmp_path):
     (tmp_path / "inner").mkdir()
     spec = server("ok", "note", cwd="inner")
@@ -396,6 +457,105 @@ def test_a_models_key_never_reaches_a_server(places, monkeypatch, how):
     assert kind == "spawn"
     assert "MODEL_KEY" in line
     assert "sk-secret" not in line
+
+
+TOKEN = 'doc-"token"-\u00e9-4711'
+
+
+def leaking(code, **changes):
+    """A server, or a version program, that does what `code` says with the token."""
+    prelude = "import json, os, sys; token = os.environ['DOC_TOKEN']\n"
+    return server(argv=("{python}", "-c", prelude + code), **changes)
+
+
+ANSWER = "number = json.loads(input())['id']; print(json.dumps({'jsonrpc': '2.0', 'id': number, "
+
+
+@pytest.mark.parametrize("how", [{"pass_env": ("DOC_TOKEN",)}, {"env": {"DOC_TOKEN": TOKEN}}])
+@pytest.mark.parametrize(
+    "code",
+    [
+        "sys.exit('bad ' + token)",
+        "sys.exit('bad ' + repr(token))",
+        "sys.exit('bad ' + json.dumps(token))",
+        "sys.exit('bad ' + token + 'y' * 290)",
+        "sys.exit('x' * 5000 + token + 'y' * 4080)",
+        "print(token); sys.exit(3)",
+        "print('x' * 190 + token); sys.exit(3)",
+        "print('x' * 990 + token); sys.exit(3)",
+        "print(token, end='', flush=True); input(); input()",
+        "print(json.dumps({'level': token})); sys.exit(3)",
+        ANSWER + "'error': {'code': 1, 'message': token}}), flush=True); input()",
+        ANSWER + "'result': {'protocolVersion': token, 'capabilities': {},"
+        " 'serverInfo': {'name': 'a', 'version': '1'}}}), flush=True); input()",
+    ],
+)
+def test_what_a_server_was_given_is_hidden_in_a_refusal(places, monkeypatch, code, how):
+    monkeypatch.setenv("DOC_TOKEN", TOKEN)
+
+    _, line = refusal(leaking(code, **how), places, HURRIED)
+
+    for part in ("token", "4711", "doc-", "711", "\u00e9"):
+        assert part not in line.replace("DOC_TOKEN", "")
+
+
+@pytest.mark.parametrize("code", ["sys.exit('bad ' + token)", "print(token); sys.exit(1)"])
+def test_what_a_version_program_was_given_is_hidden_in_a_refusal(places, code):
+    version = ("{python}", "-c", f"import os, sys; token = os.environ['DOC_TOKEN']; {code}")
+
+    _, line = refusal(server(env={"DOC_TOKEN": TOKEN}, version=version), places)
+
+    assert "(hidden)" in line
+    assert "4711" not in line
+
+
+def test_what_a_version_program_was_given_is_hidden_in_the_facts(places):
+    version = ("{python}", "-c", "import os; print('1.2', os.environ['DOC_TOKEN'])")
+
+    facts = preflight("docs", server(env={"DOC_TOKEN": TOKEN}, version=version), places, LIMITS)
+
+    assert facts.version_line == "1.2 (hidden)"
+
+
+def test_an_error_of_the_readiness_call_is_hidden_but_a_model_sees_all(places):
+    given = {"WORD": "index missing"}
+
+    _, line = refusal(server("call-error", ready=Readiness(tool="doc.get"), env=given), places)
+    spec = server("call-error", env=given)
+    facts = preflight("docs", spec, places, LIMITS)
+    with RunningServer("docs", spec, places, facts, LIMITS) as running:
+        result = running.call("doc.search", {}, timeout_s=5)
+
+    assert "-32000: '(hidden)'" in line
+    assert "index missing" in result.text
+
+
+def test_a_failing_attempt_hides_what_its_server_was_given(places):
+    spec = leaking("sys.exit('bad ' + token)", env={"DOC_TOKEN": TOKEN})
+    facts = preflight("docs", server(), places, LIMITS)
+
+    with pytest.raises(ServerError, match=r"stderr ends in 'bad \(hidden\)'"):
+        RunningServer("docs", spec, places, facts, LIMITS).start()
+
+
+def test_short_values_are_not_hidden(places):
+    _, line = refusal(server("exit", env={"A": "at", "B": ""}), places)
+
+    assert r"\nat all" in line
+
+
+@pytest.mark.parametrize(
+    ("text", "hidden"),
+    [
+        ("a secret-value b", "a (hidden) b"),
+        ("value b", "(hidden) b"),
+        ("a secret", "a (hidden)"),
+        ("ret-val", "(hidden)"),
+        ("lue b sec", "lue b sec"),
+    ],
+)
+def test_a_value_that_the_ends_of_a_text_cut_is_hidden_too(text, hidden):
+    assert Hider(["secret-value"])(text) == hidden
 
 
 @pytest.mark.parametrize(
@@ -551,7 +711,8 @@ def test_tools_that_changed_since_preflight_are_refused(places):
     spec = server()
     facts = preflight("docs", spec, places, LIMITS)
     changed = ToolDefinition(name="doc.get", description="", input_schema={"type": "object"})
-    other = facts.model_copy(update={"tools": (facts.tools[0], changed, facts.tools[2])})
+    tools = verbatim((facts.tools[0], changed, facts.tools[2]))
+    other = ServerFacts(**{**facts.model_dump(), "tools_json": tools})
 
     with pytest.raises(ServerError, match=r"servers\.docs: .*'doc\.get'") as raised:
         RunningServer("docs", spec, places, other, LIMITS).start()
@@ -783,6 +944,8 @@ def test_stopping_is_idempotent_and_calls_after_it_are_error_results(places):
         "child",
         "child-without-pipes",
         pytest.param("child-in-own-session", marks=linux),
+        pytest.param("child-without-environment", marks=linux),
+        pytest.param("daemon", marks=linux),
     ],
 )
 def test_what_a_server_started_ends_with_it(places, tmp_path, mode):
@@ -835,6 +998,8 @@ def abandoned(tmp_path, mode):
         pytest.param("deaf", marks=pytest.mark.slow),
         pytest.param("child", marks=pytest.mark.slow),
         pytest.param("child-in-own-session", marks=linux),
+        pytest.param("child-without-environment", marks=linux),
+        pytest.param("daemon", marks=linux),
     ],
 )
 def test_a_server_ends_though_its_parent_was_killed(tmp_path, mode):

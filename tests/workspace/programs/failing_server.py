@@ -42,6 +42,14 @@ def tools(*changed, **schema):
     ]
 
 
+ORDERED = {
+    "properties": {"z": {"type": "string"}, "a": {"maximum": 2**70, "minimum": 1e-300}},
+    "x-float": 1.0,
+    "type": "object",
+    "required": ["z", "a"],
+}
+
+
 def searching(**schema):
     return {"tools": tools(tool("doc.search", {**SCHEMA, **schema}))}
 
@@ -49,6 +57,21 @@ def searching(**schema):
 def start(*argv, **how):
     child = subprocess.Popen(argv, **how)
     NOTE.write_text(f"{os.getpid()} {child.pid}")
+
+
+def start_daemon():
+    """Leave an orphan in a session of its own, without environment and pipes."""
+    if os.fork() == 0:
+        os.setsid()
+        if os.fork() == 0:
+            NOTE.with_suffix(".new").write_text(f"{os.getppid()} {os.getpid()}")
+            for number in range(3):
+                os.dup2(os.open(os.devnull, os.O_RDWR), number)
+            os.execve(SLEEP[0], SLEEP, {})
+        time.sleep(0.1)
+        os._exit(0)
+    os.wait()
+    NOTE.write_text(f"{os.getpid()} {NOTE.with_suffix('.new').read_text().split()[1]}")
 
 
 NOWHERE = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
@@ -76,6 +99,8 @@ AT_START = {
     "child": lambda: start(*SLEEP),
     "child-without-pipes": lambda: start(*SLEEP, **NOWHERE),
     "child-in-own-session": lambda: start(*SLEEP, start_new_session=True, **NOWHERE),
+    "child-without-environment": lambda: start(*SLEEP, start_new_session=True, env={}, **NOWHERE),
+    "daemon": start_daemon,
     "child-holds-pipes-and-exit": lambda: (start(*SLEEP), os._exit(5)),
     "late-notifications": lambda: (
         [
@@ -100,6 +125,7 @@ def endless(params):
 
 
 LISTS = {
+    "ordered": lambda _: {"tools": tools(tool("doc.search", ORDERED))},
     "pages": page,
     "empty-cursor": lambda _: {"tools": tools(), "nextCursor": ""},
     "null-cursor": lambda _: {"tools": tools(), "nextCursor": None},
