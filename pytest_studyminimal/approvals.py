@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from pytest_studyminimal.protocol import money
 from pytest_studyminimal.protocol.errors import UsageRefusedError
+from pytest_studyminimal.protocol.prices import upper_rates
 from pytest_studyminimal.protocol.text import one_line
 
 if TYPE_CHECKING:
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
     from decimal import Decimal
 
     from pytest_studyminimal.protocol.schedule import Phase
-    from pytest_studyminimal.protocol.study import Study
+    from pytest_studyminimal.protocol.study import Study, Tier
 
 BUDGET_OPTION = "--study-budget-usd"
 BUDGET_VARIABLE = "STUDY_BUDGET_USD"
@@ -69,6 +70,27 @@ def positive_amount(source: str, text: str | None) -> Decimal | None:
 
 def _unquoted(error: ValueError) -> str:
     return str(error).replace(' in quotes such as "0.10"', " such as 0.10")
+
+
+def decide_upper(
+    study: Study, options: Mapping[str, str | None], environ: Mapping[str, str]
+) -> Tier:
+    """Return the rates of reservations and charges; `options` by kind, input and output.
+
+    An option wins over its variable. UsageRefusedError for what is no amount, or below the table.
+    """
+    stated: dict[str, Decimal | None] = {}
+    for kind in ("input", "output"):
+        variable = f"STUDY_{kind.upper()}_USD_PER_MILLION"
+        source, text = f"--study-{kind}-usd-per-million", options.get(kind)
+        if text is None:
+            source, text = variable, environ.get(variable)
+        stated[f"{kind}_usd"] = positive_amount(source, text)
+        try:
+            tier = upper_rates(study.prices, **stated)
+        except ValueError as error:
+            raise UsageRefusedError(f"{source}: found {text!r}, required {error}") from None
+    return tier
 
 
 def required_model(study_model: str, environ: Mapping[str, str]) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import platformdirs
 
-from pytest_studyminimal.approvals import decide_cap
+from pytest_studyminimal.approvals import decide_cap, decide_upper
 from pytest_studyminimal.evidence.ledger import Ledger
 from pytest_studyminimal.judging.key import load_key
 from pytest_studyminimal.preflight import Roots, check_sources, read_corpora
@@ -18,7 +18,7 @@ from pytest_studyminimal.protocol.schedule import Phase
 from pytest_studyminimal.protocol.schedule import plan as schedule
 from pytest_studyminimal.protocol.text import dollars, one_line
 from pytest_studyminimal.reports.pilots import pilots
-from pytest_studyminimal.reports.summary import columns, minutes
+from pytest_studyminimal.reports.summary import columns, extrapolates, minutes
 from pytest_studyminimal.transports import Assignment
 from pytest_studyminimal.transports.requests import question_message, request_body
 from pytest_studyminimal.workspace.corpus import Corpus
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pytest_studyminimal.protocol.records import Attempt, ToolDefinition
-    from pytest_studyminimal.protocol.study import Connection
+    from pytest_studyminimal.protocol.study import Connection, Tier
 
 NOTHING_STARTED = "network calls 0, agent processes 0"
 
@@ -59,6 +59,7 @@ def describe_plan(
     name = connection or folder.study.default_connection
     attempts = schedule(folder.study, phase, name)
     cap = decide_cap(folder.study, phase, None, environ)
+    upper = decide_upper(folder.study, {}, environ)
     known_roots = Roots.gather(folder, roots, environ, cwd)
     arms = {
         arm: _arm(folder, arm, folder.study.connections[name]) for arm in folder.study.scenarios
@@ -76,12 +77,15 @@ def describe_plan(
         "attempt_usd": money.text(folder.study.budget.attempt_usd),
         "worst_case_usd": money.text(min(cap.usd, ceiling)),
         "attempts": [
-            {"id": attempt.id, "first_reservation_usd": _reservation(folder, attempt, name)}
+            {
+                "id": attempt.id,
+                "first_reservation_usd": _reservation(folder, attempt, name, upper),
+            }
             for attempt in attempts
         ],
         "arms": arms,
         "verified": _verify(folder, attempts, known_roots) if verify else None,
-        "projected": _projection(folder, len(attempts), ledger_path),
+        "projected": _projection(folder, name, len(attempts), ledger_path),
     }
 
 
@@ -115,11 +119,11 @@ def _first_request(
     )
 
 
-def _reservation(folder: StudyFolder, attempt: Attempt, connection: str) -> str:
+def _reservation(folder: StudyFolder, attempt: Attempt, connection: str, upper: Tier) -> str:
     question = folder.study.task(attempt.task).question
     body = _first_request(folder, attempt.scenario, question, folder.study.connections[connection])
     needed = prices.reservation(
-        prices.upper_rates(folder.study.prices),
+        upper,
         request_bytes=len(body),
         output_tokens=folder.study.limits.output_tokens,
     )
@@ -157,7 +161,7 @@ def _verify(folder: StudyFolder, attempts: tuple[Attempt, ...], roots: Roots) ->
 
 
 def _projection(
-    folder: StudyFolder, attempts: int, ledger_path: Path | None
+    folder: StudyFolder, connection: str, attempts: int, ledger_path: Path | None
 ) -> dict[str, Any] | None:
     default = platformdirs.user_state_path("studyminimal") / folder.study.id / "ledger.sqlite3"
     path = ledger_path or default
@@ -165,7 +169,11 @@ def _projection(
         return None
     with Ledger.open(path, folder.study.id) as ledger:
         for pilot in pilots(ledger):
-            if not pilot.completed or pilot.row.body["series"]["protocol"] != folder.digest:
+            same = (
+                pilot.row.body["series"]["protocol"] == folder.digest
+                and pilot.row.body["connection"] == connection
+            )
+            if not same or not extrapolates(pilot):
                 continue
             seconds = sum(line.observation.wall_s or 0 for line in pilot.lines if line.observation)
             return {

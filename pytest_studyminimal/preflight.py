@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -142,6 +143,12 @@ def check(
     """
     corpora = read_corpora(folder, attempts, roots)
     check_sources(folder, corpora, sources)
+    for name, corpus in corpora.items():
+        if any(sha256(data).hexdigest() == folder.key_sha256 for data in corpus.files.values()):
+            raise CorpusError(
+                f"corpus {name}: found this study's answer key among its files, required it to be left"
+                " out (corpora exclude)"
+            )
     facts: dict[str, dict[str, ServerFacts]] = {}
     for name, corpus in corpora.items():
         facts[name] = {}

@@ -76,6 +76,11 @@ class Run:
     on_progress: Callable[[Attempt, Decimal], None] = lambda _attempt, _usd: None
     _broken: str | None = field(default=None, repr=False)
 
+    def progress(self, attempt: Attempt, charged_usd: Decimal) -> None:
+        """Tell whoever shows it; whatever goes wrong there is not the attempt's."""
+        with contextlib.suppress(Exception):
+            self.on_progress(attempt, charged_usd)
+
     def row(self) -> Record:
         """Return the record that opened this run."""
         return self.ledger.records(run=self.id, kind="run")[0]
@@ -125,7 +130,7 @@ class Run:
             self.budget.start(attempt.id)
             transcript, cut = self._carry(attempt, toolbox, offered, meter)
             with interrupts_wait():
-                observation = self._record(attempt, transcript, export, offered, meter)
+                observation = self._record(attempt, transcript, export, toolbox, offered, meter)
         except (AlreadyStartedError, RunStoppedError):
             raise
         except BaseException as error:
@@ -176,6 +181,7 @@ class Run:
         attempt: Attempt,
         transcript: Transcript,
         export: Checked,
+        toolbox: Toolbox,
         offered: tuple[str, ...],
         meter: _Meter,
     ) -> Observation:
@@ -192,7 +198,8 @@ class Run:
         with self.ledger.transaction():
             # Whatever a transport left open stays charged in full.
             charged = self.budget.retain_open(attempt.id)
-            observation = self._observation(attempt, transcript, judgement, offered, charged)
+            noise = getattr(toolbox, "noise_lines", {})
+            observation = self._observation(attempt, transcript, judgement, offered, charged, noise)
             self.budget.observe_inside(observation, {"answer": transcript.answer})
         return observation
 
@@ -210,6 +217,7 @@ class Run:
         judgement: Judgement,
         offered: tuple[str, ...],
         charged: Charged,
+        noise: dict[str, int],
     ) -> Observation:
         computed = prices.list_price(
             self.terms.study.prices, seen.usage, seen.largest_prompt_tokens
@@ -235,6 +243,10 @@ class Run:
             tool_calls_by_name=dict(Counter(name for name, _ in named)),
             tool_errors_by_name=dict(Counter(name for name, is_error in named if is_error)),
             tool_results_cut=sum(call.original_bytes is not None for call in seen.tool_calls),
+            cut_results_original_bytes=tuple(
+                call.original_bytes for call in seen.tool_calls if call.original_bytes is not None
+            ),
+            server_noise_lines=noise,
             offered_tools=seen.offered_tools,
             usage=seen.usage,
             usage_complete=complete,
@@ -305,7 +317,7 @@ class _Meter:
             self._run.terms.upper, request_bytes=request_bytes, output_tokens=output_tokens
         )
         self._refuse_beyond_attempt(needed)
-        self._run.on_progress(self._attempt, self.charged_usd)
+        self._run.progress(self._attempt, self.charged_usd)
         with interrupts_wait():
             self._open = (self._run.budget.reserve(self._attempt.id, needed), needed)
 
@@ -337,4 +349,4 @@ class _Meter:
             self.charged_usd = money.add(self.charged_usd, charged)
             excess = money.subtract(charged, reserved)
             self.overshoot_usd = money.add(self.overshoot_usd, max(excess, money.ZERO))
-        self._run.on_progress(self._attempt, self.charged_usd)
+        self._run.progress(self._attempt, self.charged_usd)

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from pytest_studyminimal.plugin.session import StudySession
     from pytest_studyminimal.run import Run
 
+IN_ORDER: pytest.StashKey[bool] = pytest.StashKey()
 OBSERVATION: pytest.StashKey[Observation | None] = pytest.StashKey()
 """What became of an item's attempt; None where it was not reached because the run stopped."""
 
@@ -53,7 +54,7 @@ class StudyBudget:
             blocked(self._session, item, str(stopped))
         except BudgetRefusedError as refused:
             unprepared(self._session, item, "blocked", str(refused))
-        if not self._session.in_order(attempt):
+        if not item.stash.get(IN_ORDER, False):
             unprepared(
                 self._session, item, "invalid-setup", "it was reached out of the frozen order"
             )

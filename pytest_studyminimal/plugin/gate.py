@@ -8,7 +8,13 @@ from typing import TYPE_CHECKING, Any
 import platformdirs
 
 from pytest_studyminimal import __version__
-from pytest_studyminimal.approvals import Cap, decide_cap, positive_amount, required_model
+from pytest_studyminimal.approvals import (
+    Cap,
+    decide_cap,
+    decide_upper,
+    positive_amount,
+    required_model,
+)
 from pytest_studyminimal.evidence.budget import Budget
 from pytest_studyminimal.evidence.ledger import Ledger
 from pytest_studyminimal.evidence.series import Series, digest_of, runner_digest
@@ -19,7 +25,6 @@ from pytest_studyminimal.plugin.options import on_command_line
 from pytest_studyminimal.preflight import Ready, Roots, check, inside, place
 from pytest_studyminimal.protocol import money
 from pytest_studyminimal.protocol.errors import LedgerError, UsageRefusedError
-from pytest_studyminimal.protocol.prices import upper_rates
 from pytest_studyminimal.protocol.schedule import plan
 from pytest_studyminimal.reports.pilots import completed_pilot, pilot_lines
 from pytest_studyminimal.run import Run, Terms
@@ -27,7 +32,6 @@ from pytest_studyminimal.transports.open import open_transport
 from pytest_studyminimal.workspace.folder import describe_folder
 
 if TYPE_CHECKING:
-    from decimal import Decimal
     from pathlib import Path
 
     from pytest_studyminimal.plugin.session import StudySession
@@ -128,14 +132,9 @@ def terms_of(session: StudySession, folder: StudyFolder, series: str) -> Terms:
 
 
 def _upper(session: StudySession, folder: StudyFolder) -> Tier:
-    def rate(kind: str) -> Decimal | None:
-        option = session.config.getoption(f"study_{kind}_usd_per_million")
-        variable = f"STUDY_{kind.upper()}_USD_PER_MILLION"
-        if option is not None:
-            return positive_amount(f"--study-{kind}-usd-per-million", option)
-        return positive_amount(variable, os.environ.get(variable))
-
-    return upper_rates(folder.study.prices, input_usd=rate("input"), output_usd=rate("output"))
+    option = session.config.getoption
+    options = {kind: option(f"study_{kind}_usd_per_million") for kind in ("input", "output")}
+    return decide_upper(folder.study, options, os.environ)
 
 
 def keys_of(folder: StudyFolder) -> frozenset[str]:
@@ -200,7 +199,9 @@ def _open(
     terms = terms_of(session, folder, series="")
     sources = {task: expected.sources for task, expected in load_key(folder).tasks.items()}
     transport = session.stack.enter_context(open_transport(connection, os.environ))
-    chosen = tuple(attempt for attempt in attempts if attempt.id in selected)
+    # All arms of the selected tasks: leaving one out must not make another series of the others.
+    tasks = {attempt.task for attempt in attempts if attempt.id in selected}
+    chosen = tuple(attempt for attempt in attempts if attempt.task in tasks)
     ready = check(folder, chosen, roots, sources=sources, keys=keys_of(folder))
     series = series_of(session, folder, connection, ready, terms.upper)
     terms = terms_of(session, folder, series.id)

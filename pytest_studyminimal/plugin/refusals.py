@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from pytest_studyminimal.plugin.options import on_command_line
 from pytest_studyminimal.protocol.errors import UsageRefusedError
 
 if TYPE_CHECKING:
@@ -17,6 +18,7 @@ _REFUSED: tuple[tuple[str, str, str], ...] = (
     ("failedfirst", "--ff", _CHOOSES),
     ("newfirst", "--nf", _CHOOSES),
     ("stepwise", "--sw", _CHOOSES),
+    ("stepwise_reset", "--sw-reset", _CHOOSES),
     ("stepwise_skip", "--sw-skip", _CHOOSES),
     ("showfixtures", "--fixtures", "it runs no attempt"),
     ("show_fixtures_per_test", "--fixtures-per-test", "it runs no attempt"),
@@ -35,11 +37,25 @@ _REFUSED: tuple[tuple[str, str, str], ...] = (
 )
 
 
+_MONEY = (
+    "--study-budget-usd",
+    "--study-attempt-budget-usd",
+    "--study-input-usd-per-million",
+    "--study-output-usd-per-million",
+)
+
+
 def refuse_options(config: pytest.Config) -> None:
     """Raise UsageRefusedError for the first option that a study cannot be run with."""
     for name, option, why in _REFUSED:
         if getattr(config.option, name, None):
             raise UsageRefusedError(f"{option}: found with --study, required without it: {why}")
+    for option in _MONEY:
+        name = option.removeprefix("--").replace("-", "_")
+        if getattr(config.option, name) is not None and on_command_line(config, option) is None:
+            raise UsageRefusedError(
+                f"{option}: found elsewhere, required on the command line itself, since it is about money"
+            )
     if config.pluginmanager.hasplugin("rerunfailures") and str(config.getini("reruns") or 0) != "0":
         raise UsageRefusedError(
             "reruns: found in the ini file, required none with --study: an attempt runs at most once"

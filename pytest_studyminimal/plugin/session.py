@@ -48,7 +48,7 @@ class StudySession:
     run: Run | None = field(default=None, repr=False)
     ready: Ready | None = field(default=None, repr=False)
     roots: Roots = field(default_factory=lambda: Roots({}))
-    _last_place: int = -1
+    _reached: set[str] = field(default_factory=set)
     interrupts: interrupts.Interrupts = field(default_factory=interrupts.Interrupts)
 
     def ready_for(self, attempt: Attempt) -> Ready:
@@ -68,10 +68,10 @@ class StudySession:
         return tuple(self.run.row().body["selected"]) if self.run else ()
 
     def in_order(self, attempt: Attempt) -> bool:
-        """Whether an attempt follows, in the frozen order, all that this process has prepared."""
-        follows = attempt.place > self._last_place
-        self._last_place = max(self._last_place, attempt.place)
-        return follows
+        """Whether every selected attempt before this one was reached; workers share them out."""
+        self._reached.add(attempt.id)
+        before = self.selected[: self.selected.index(attempt.id)]
+        return self.is_worker or self._reached.issuperset(before)
 
     @property
     def is_worker(self) -> bool:
@@ -180,7 +180,9 @@ class StudySession:
     # Running
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
-    def pytest_runtest_protocol(self) -> Generator[None, object, object]:
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
+        if (attempt := attempt_of(item)) is not None and self.in_order(attempt):
+            item.stash[fixtures.IN_ORDER] = True
         try:
             return (yield)
         finally:

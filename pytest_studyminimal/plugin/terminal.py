@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import time
@@ -171,5 +172,8 @@ class _LiveLine:
         # TerminalWriter.write would count these characters into pytest's own column.
         assert self._writer is not None
         stream = self._writer._file  # noqa: SLF001
-        stream.write(text)
-        stream.flush()
+        encoding = getattr(stream, "encoding", None) or "ascii"
+        # What is shown is never worth an attempt: neither an ASCII terminal nor one that went away.
+        with contextlib.suppress(OSError, ValueError):
+            stream.write(text.encode(encoding, "replace").decode(encoding))
+            stream.flush()

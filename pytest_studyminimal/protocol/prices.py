@@ -61,14 +61,23 @@ def list_price(prices: Prices, usage: Usage, largest_prompt_tokens: int) -> Comp
 def upper_rates(
     prices: Prices, *, input_usd: Decimal | None = None, output_usd: Decimal | None = None
 ) -> Tier:
-    """Return the highest rate of every kind, with the two that a user may override upwards or down."""
+    """Return the highest rate of every kind, with the two that a user may raise.
+
+    ValueError for a rate below the table's highest: a reservation would no longer be an upper bound.
+    """
     return Tier(
-        input=input_usd or max(tier.input for tier in prices.tiers),
-        output=output_usd or max(tier.output for tier in prices.tiers),
+        input=_raised(max(tier.input for tier in prices.tiers), input_usd),
+        output=_raised(max(tier.output for tier in prices.tiers), output_usd),
         cache_read=max(tier.cache_read for tier in prices.tiers),
         cache_write_5m=max(tier.cache_write_5m for tier in prices.tiers),
         cache_write_1h=max(tier.cache_write_1h for tier in prices.tiers),
     )
+
+
+def _raised(highest: Decimal, stated: Decimal | None) -> Decimal:
+    if stated is not None and stated < highest:
+        raise ValueError(f"at least {money.text(highest)}, the highest in the study's price table")
+    return highest if stated is None else stated
 
 
 def reservation(upper: Tier, *, request_bytes: int, output_tokens: int) -> Decimal:

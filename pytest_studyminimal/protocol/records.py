@@ -157,6 +157,8 @@ class Observation(Frozen):
     tool_calls_by_name: dict[str, int] = Field(default_factory=dict)
     tool_errors_by_name: dict[str, int] = Field(default_factory=dict)
     tool_results_cut: int = 0
+    cut_results_original_bytes: tuple[int, ...] = ()
+    server_noise_lines: dict[str, int] = Field(default_factory=dict)
     offered_tools: tuple[str, ...] = ()
     usage: Usage | None = None
     usage_complete: bool = False

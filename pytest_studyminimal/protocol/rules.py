@@ -6,6 +6,7 @@ finding is recorded as a problem all the same. A transport translates, it never 
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -101,7 +102,7 @@ def _every_server_call_failed(transcript: Transcript, _: Facts) -> str | None:
 
 def _model(transcript: Transcript, facts: Facts) -> str | None:
     for seen in transcript.models:
-        dated = facts.alias and seen.startswith(f"{facts.model}-")
+        dated = facts.alias and re.fullmatch(re.escape(facts.model) + r"-[0-9]{8}", seen)
         if seen != facts.model and not dated:
             return f"served by model {one_line(seen, 80)}, required {facts.model}"
     if len(transcript.models) > 1:

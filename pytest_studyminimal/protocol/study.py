@@ -138,6 +138,9 @@ class BudgetPlan(Frozen):
     attempt_usd: Usd
 
 
+_EVERYBODYS = frozenset({"PATH", "TMPDIR", "TZ", "HOME", "USER", "LOGNAME", "LANG", "LC_ALL"})
+
+
 class Connection(Frozen):
     """How prompts reach a model: transport, provider, model and the *name* of the key's variable."""
 
@@ -152,6 +155,8 @@ class Connection(Frozen):
 
     @model_validator(mode="after")
     def _provider_is_reachable(self) -> Self:
+        if self.key in _EVERYBODYS:
+            raise ValueError("a key in a variable of its own; every child process gets that one")
         if self.provider == "rehearsal" and (self.base_url or self.key):
             raise ValueError('no base_url and no key with provider = "rehearsal", which is local')
         if self.provider == "anthropic" and not (self.base_url and self.key):

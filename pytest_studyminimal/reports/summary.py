@@ -179,6 +179,14 @@ def _signed(value: Decimal) -> str:
     return f"{sign}{int(whole):,}{point}{fraction}"
 
 
+def extrapolates(run: RunView) -> bool:
+    """Whether every attempt of a pilot is complete: only then does its cost say something."""
+    return run.completed and all(
+        line.observation and line.observation.usage_complete and line.observation.answer_complete
+        for line in run.lines
+    )
+
+
 def extrapolation(run: RunView) -> list[str]:
     """Return the pilot's measured cost and what it extrapolates to, or why there is no such figure."""
     body = run.row.body
@@ -189,11 +197,7 @@ def extrapolation(run: RunView) -> list[str]:
         if line.observation
     ]
     lines = [f"pilot cost: {', '.join(costs)}"] if costs else []
-    complete = run.completed and all(
-        line.observation and line.observation.usage_complete and line.observation.answer_complete
-        for line in run.lines
-    )
-    if not complete:
+    if not extrapolates(run):
         return [*lines, "extrapolation: missing, since not every pilot attempt is complete"]
     pilot = len(run.lines)
     times, rest = divmod(full, pilot)
@@ -260,7 +264,7 @@ def _money_line(run: RunView) -> str:
     )
     over = (
         " · THE CAP WAS EXCEEDED by what the provider charged"
-        if balance.committed_usd > run.cap_usd
+        if any(line.observation and line.observation.cumulative_cap_exceeded for line in run.lines)
         else ""
     )
     return (

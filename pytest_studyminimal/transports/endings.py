@@ -33,11 +33,16 @@ class End:
     answer_complete: bool = False
 
 
+_ASKED_FOR = frozenset({"text", "tool_use", "thinking", "redacted_thinking"})
+
+
 def broken_rule(reply: Reply, seen_ids: AbstractSet[str]) -> str | None:
     """Return the rule of the API that `reply` breaks; `seen_ids` are those of earlier replies."""
     stop, ids = reply.stop_reason, [use.id for use in reply.tool_uses]
     if len(set(ids)) < len(ids) or not seen_ids.isdisjoint(ids):
         return "a tool id was used twice"
+    if any(block["type"] not in _ASKED_FOR for block in reply.content):
+        return "content of a kind that was not asked for"
     if stop == "tool_use":
         return None if ids else "stop reason tool_use without a tool call"
     if stop is None:

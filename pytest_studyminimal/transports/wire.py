@@ -137,6 +137,8 @@ def usage_of(document: dict[str, Any]) -> Usage | None:
         seen = _Usage.model_validate(document.get("usage"))
     except ValidationError:
         return None
+    if not _possible(document, seen):
+        return None
     split = seen.cache_creation or _CacheCreation()
     written = seen.cache_creation_input_tokens or 0
     five_minutes = split.ephemeral_5m_input_tokens or 0
@@ -149,6 +151,15 @@ def usage_of(document: dict[str, Any]) -> Usage | None:
         cache_write_5m_tokens=five_minutes,
         cache_write_1h_tokens=written - five_minutes,
     )
+
+
+def _possible(document: dict[str, Any], seen: _Usage) -> bool:
+    # No prompt is free of tokens, no content comes from none, and no server tool was asked for.
+    cached = (seen.cache_read_input_tokens or 0) + (seen.cache_creation_input_tokens or 0)
+    server_tools = document["usage"].get("server_tool_use") or {}
+    priced_apart = isinstance(server_tools, dict) and any(server_tools.values())
+    said_nothing = seen.output_tokens > 0 or not document.get("content")
+    return seen.input_tokens + cached > 0 and said_nothing and not priced_apart
 
 
 def reply_of(document: dict[str, Any]) -> Reply:

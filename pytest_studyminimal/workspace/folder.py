@@ -2,33 +2,49 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import subprocess
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from pytest_studyminimal.workspace.places import INHERITED
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
 _DEADLINE_S = 10.0
-# The folder is the user's own, but a status must still run no program that its repository names.
+# Neither command reads the work tree, so no filter and no fsmonitor of a configuration can run.
 _SWITCHES = ("--no-pager", "-c", "core.fsmonitor=false", "-c", f"core.hooksPath={os.devnull}")
+_OWN = ("study.toml", "study.json", "answers.toml", "conftest.py", "*.bundle", "test_*.py")
 
 
 def describe_folder(folder: Path) -> dict[str, str | bool]:
-    """Return the git `commit` of a study folder and whether the folder is `dirty`; nothing if unknown."""
+    """Return the git `commit` of a study folder and whether the folder is `dirty`; nothing if unknown.
+
+    Dirty is a tracked file whose bytes are not those of the commit, and an untracked study file.
+    """
     commit = _git(folder, "rev-parse", "--verify", "HEAD")
-    # Collecting the study's test file writes bytecode beside it.
-    paths = (".", ":(exclude,glob)**/__pycache__/**")
-    status = _git(folder, "status", "--porcelain", "-z", "--ignore-submodules=all", "--", *paths)
-    if commit is None or status is None:
+    listing = _git(folder, "ls-tree", "-r", "-z", "HEAD", ".")
+    if commit is None or listing is None:
         return {}
-    return {"commit": commit.strip(), "dirty": bool(status)}
+    blobs = dict(_blobs(listing))
+    own = {path.name.encode() for pattern in _OWN for path in folder.glob(pattern)}
+    dirty = not own <= set(blobs) or any(_differs(folder, name, blobs[name]) for name in blobs)
+    return {"commit": commit.decode().strip(), "dirty": dirty}
 
 
-def _git(folder: Path, *arguments: str) -> str | None:
-    # A status may start filters of the user's repository: they get no key of a model.
+def _blobs(listing: bytes) -> list[tuple[bytes, str]]:
+    rows = [row.partition(b"\t") for row in listing.split(b"\0") if row]
+    return [(name, head.split()[2].decode()) for head, _, name in rows]
+
+
+def _differs(folder: Path, name: bytes, blob: str) -> bool:
+    place = Path(os.fsdecode(os.path.join(os.fsencode(folder), name)))  # noqa: PTH118 - bytes
+    if place.is_symlink() or not place.is_file():
+        return True
+    data = place.read_bytes()
+    digest = hashlib.sha1 if len(blob) == 40 else hashlib.sha256
+    return digest(b"blob %d\0" % len(data) + data).hexdigest() != blob
+
+
+def _git(folder: Path, *arguments: str) -> bytes | None:
     environment = {name: os.environ[name] for name in INHERITED if name in os.environ}
     environment |= {"GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0", "GIT_NO_LAZY_FETCH": "1"}
     try:
@@ -44,4 +60,4 @@ def _git(folder: Path, *arguments: str) -> str | None:
         )
     except (OSError, subprocess.SubprocessError):
         return None
-    return done.stdout.decode("utf-8", "replace")
+    return done.stdout

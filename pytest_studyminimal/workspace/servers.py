@@ -28,12 +28,12 @@ from pytest_studyminimal.workspace.readiness import (
 from pytest_studyminimal.workspace.toolnames import wire_map, wire_name
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
     from types import TracebackType
 
     from pytest_studyminimal.protocol.study import Limits, Server
     from pytest_studyminimal.workspace.places import Places
-    from pytest_studyminimal.workspace.sessions import Session
+    from pytest_studyminimal.workspace.sessions import Greeting, Session
 
 
 class ServerFacts(Frozen):
@@ -142,9 +142,21 @@ class RunningServer:
         with refusals(self._id):
             session = self._session = prepared(self._spec, self._places, strict=False)
             with alive(session, keep=True):
-                _, tools = opened(session, self._facts.mode, self._limits.start_s)
+                greeting, tools = opened(session, self._facts.mode, self._limits.start_s)
                 self._compare(tools)
+                self._compare_version(greeting, session.hide)
         return self
+
+    def _compare_version(self, greeting: Greeting, hide: Callable[[str], str]) -> None:
+        seen = [greeting.name and hide(greeting.name), greeting.version and hide(greeting.version)]
+        if seen != [self._facts.name, self._facts.version]:
+            raise ServerError(
+                "identity", "found another name or version, required those of preflight"
+            )
+        if hashes(self._spec, self._places) != self._facts.identity:
+            raise ServerError(
+                "identity", "found a changed identity file, required that of preflight"
+            )
 
     def _compare(self, tools: tuple[ToolDefinition, ...]) -> None:
         check_names(self._spec, tools)

@@ -76,6 +76,11 @@ class AttemptTools:
         route = self.offer.routes.get(name)
         return route[0] if route else None
 
+    @property
+    def noise_lines(self) -> dict[str, int]:
+        """How many lines that are no messages each server wrote, where it wrote any."""
+        return {name: one.noise_count for name, one in self._servers.items() if one.noise_count}
+
     def call(self, name: str, arguments: dict[str, Any], *, timeout_s: float) -> ToolResult:
         """Run one offered tool; every failure of a tool is an error result."""
         route = self.offer.routes.get(name)

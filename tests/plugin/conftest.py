@@ -3,13 +3,6 @@ from __future__ import annotations
 import pytest
 from providers import scripted
 
-# Sessions in this process share what is imported here; pytester forgets what a session imports itself.
-import pytest_studyminimal.plugin.attaching
-import pytest_studyminimal.plugin.crashes
-import pytest_studyminimal.plugin.ending
-import pytest_studyminimal.plugin.gate
-import pytest_studyminimal.plugin.session
-import pytest_studyminimal.rehearsal.server  # noqa: F401
 import studies
 
 

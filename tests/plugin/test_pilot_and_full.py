@@ -171,3 +171,87 @@ def test_the_run_row_is_a_pre_registration(study, run_pytest, pytester):
     )
     run_pytest("--study=pilot", *study.arguments)
     assert study.last_run().row.body["study_folder"]["dirty"] is True
+
+
+def test_a_full_run_may_be_narrowed_to_one_arm_after_a_whole_pilot(study, run_pytest):
+    run_pytest("--study=pilot", *study.arguments)
+    result = run_pytest("--study=full", "--approve-budget", "-k", "plain", *study.arguments)
+    assert result.ret == 0
+    assert study.statuses() == ["completed", "not selected", "not selected", "completed"]
+
+
+def test_an_engine_that_changes_during_the_run_is_invalid_setup(study, run_pytest):
+    study.edit("[scenarios.plain]", 'identity = ["engine.txt"]\n[scenarios.plain]')
+    (study.folder / "engine.txt").write_text("one")
+    (study.folder / "conftest.py").write_text(
+        "import pathlib, pytest\n"
+        "@pytest.fixture(autouse=True)\n"
+        "def _meanwhile(study_budget):\n"
+        "    pathlib.Path(__file__).with_name('engine.txt').write_text('two')\n"
+    )
+    assert run_pytest("--study=pilot", *study.arguments).ret == 1
+    assert study.statuses() == ["completed", "invalid-setup"]
+    assert "changed identity file" in study.last_run().lines[1].observation.reason
+
+
+def test_a_filter_of_the_study_folders_repository_never_runs(study, run_pytest, pytester):
+    studies.git(pytester.path, "init", "-q", ".")
+    (pytester.path / ".gitattributes").write_text("*.toml filter=x\n")
+    studies.git(pytester.path, "add", "studies", ".gitattributes")
+    studies.git(pytester.path, "commit", "-qm", "frozen")
+    marker = pytester.path / "ran"
+    studies.git(pytester.path, "config", "filter.x.clean", f"touch {marker}; cat")
+    (study.folder / "study.toml").touch()
+    assert run_pytest("--study=pilot", *study.arguments).ret == 0
+    assert study.last_run().row.body["study_folder"]["dirty"] is False
+    assert not marker.exists()
+
+
+@pytest.mark.parametrize(
+    ("served", "status"),
+    [
+        ("claude-haiku-5-5-20261007", "completed"),
+        ("claude-haiku-5-5-turbo-max", "invalid-cost"),
+        ("claude-haiku-5", "invalid-cost"),
+    ],
+)
+def test_an_alias_stands_for_its_dated_versions_alone(study, run_pytest, provider, served, status):
+    study.edit('model = "claude-haiku-5-5"', 'model = "claude-haiku-5-5"\nalias = true')
+    provider.serve([Response(message(text("x"), model=served))])
+    run_pytest("--study=pilot", *study.arguments)
+    assert study.statuses()[0] == status
+
+
+def test_noise_and_cut_results_of_an_attempt_are_recorded(study, run_pytest, provider):
+    server = study.folder / "docs_server.py"
+    source = server.read_text()
+    study.edit('"docs_server.py"', '"noisy.py"')
+    (study.folder / "noisy.py").write_text(
+        "import os, pathlib, runpy, sys\n"
+        "here = pathlib.Path(__file__).parent\n"
+        "if (here / 'ready').exists():\n"
+        "    print('chatty line', flush=True)\n"
+        "sys.argv[0] = str(here / 'docs_server.py')\n"
+        "runpy.run_path(sys.argv[0], run_name='__main__')\n"
+    )
+    (study.folder / "conftest.py").write_text(
+        "import pathlib, pytest\n"
+        "@pytest.fixture(autouse=True)\n"
+        "def _chatty(study_budget):\n"
+        "    pathlib.Path(__file__).with_name('ready').touch()\n"
+    )
+    study.edit("[limits]", "[limits]\ntool_result_bytes = 60")
+    assert source
+    provider.serve(
+        [
+            Response(message(text("x"))),
+            Response(tools(tool_use(name="doc_get", path="docs/budget.md"))),
+            Response(message(text("x"))),
+        ]
+    )
+    run_pytest("--study=pilot", *study.arguments)
+    second = study.last_run().lines[1].observation
+    assert second.status == "completed"
+    assert second.server_noise_lines == {"docs": 1}
+    assert second.tool_results_cut == 1
+    assert second.cut_results_original_bytes[0] > 60

@@ -30,6 +30,7 @@ def refused(result, *patterns):
         (["--ff"], "--ff: *retry"),
         (["--nf"], "--nf: *retry"),
         (["--sw"], "--sw: *retry"),
+        (["--sw-reset", "-p", "cacheprovider"], "--sw*: *retry"),
         (["--count=2"], "--count: *at most once"),
         (["--setup-only"], "--setup-only: *"),
         (["--setup-plan"], "--setup-*: *"),
@@ -199,4 +200,49 @@ def test_a_local_root_of_no_corpus(study, run_pytest):
     refused(
         run_pytest("--study=pilot", *study.arguments),
         "*study.local.toml: roots: found 'other', required one of corpus, engine",
+    )
+
+
+def test_prices_below_the_table_are_refused_however_they_come(study, run_pytest, monkeypatch):
+    option = "--study-input-usd-per-million=0.000000000001"
+    refused(
+        run_pytest("--study=pilot", option, *study.arguments),
+        "*found '0.000000000001', required at least 0.5,*",
+    )
+    monkeypatch.setenv("STUDY_OUTPUT_USD_PER_MILLION", "0.1")
+    refused(
+        run_pytest("--study=pilot", *study.arguments),
+        "STUDY_OUTPUT_USD_PER_MILLION: found '0.1', required at least 2.5,*",
+    )
+
+
+@pytest.mark.parametrize("option", ["--study-budget-usd=1000", "--study-input-usd-per-million=5"])
+def test_money_from_configuration_is_refused(study, run_pytest, monkeypatch, option):
+    monkeypatch.setenv("PYTEST_ADDOPTS", option)
+    name = option.partition("=")[0]
+    refused(
+        run_pytest("--study=pilot", *study.arguments),
+        f"{name}: found elsewhere, required on the command line*",
+    )
+
+
+def test_an_answer_key_inside_the_corpus(pytester, provider, run_pytest):
+    probe = studies.make_study(pytester.path / "probe", base_url=provider.base_url)
+    key = (probe.folder / "answers.toml").read_text()
+    study = studies.make_study(
+        pytester.path, base_url=provider.base_url, files={**studies.FILES, "notes/old.txt": key}
+    )
+    refused(
+        run_pytest("--study=pilot", str(study.folder), *study.arguments),
+        "corpus corpus: found this study's answer key *",
+    )
+    study.edit("[corpora.corpus]", '[corpora.corpus]\nexclude = ["notes"]')
+    assert run_pytest("--study=pilot", str(study.folder), *study.arguments).ret == 0
+
+
+def test_a_key_in_a_variable_that_every_child_gets(study, run_pytest):
+    study.edit(f'key = "{studies.KEY_NAME}"', 'key = "LOGNAME"')
+    refused(
+        run_pytest("--study=pilot", *study.arguments),
+        "*study.toml: connections.http: *a variable of its own*",
     )

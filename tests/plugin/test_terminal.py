@@ -107,7 +107,15 @@ def test_pytests_own_categories_and_failure_section_stay(study, run_pytest, prov
 
 
 def test_every_printed_cost_has_all_its_digits(study, run_pytest, provider):
-    usage = {"input_tokens": 1, "output_tokens": 0}
+    usage = {"input_tokens": 1, "output_tokens": 1}
     provider.serve([Response(message(text("x"), usage=usage))])
     result = run_pytest("--study=pilot", "-v", *study.arguments)
-    result.stdout.fnmatch_lines(["*1 in · 0 out · $0.0000005 *", "*$0.000001 *"])
+    result.stdout.fnmatch_lines(["*1 in · 1 out · $0.000003 *", "*$0.000006 *"])
+
+
+def test_an_ascii_terminal_gets_a_live_line_too(study, pytester, monkeypatch):
+    monkeypatch.setenv("PYTHONIOENCODING", "ascii")
+    status, written = on_a_terminal(pytester, "--study=pilot", *study.arguments)
+    assert status == 0
+    assert "INTERNALERROR" not in written
+    assert "next alpha:docs:1" in written

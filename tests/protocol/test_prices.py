@@ -139,11 +139,15 @@ def test_upper_rates_are_the_highest_of_each_kind_in_whatever_tier():
     ]
 
 
-def test_a_user_may_replace_the_upper_input_and_output_rates():
-    upper = upper_rates(PRICES, input_usd=Decimal("0.2"), output_usd=Decimal(9))
+def test_a_user_may_raise_the_upper_input_and_output_rates_and_not_lower_them():
+    upper = upper_rates(PRICES, input_usd=Decimal("0.6"), output_usd=Decimal(9))
+    with pytest.raises(ValueError, match=r"at least 0\.5, the highest"):
+        upper_rates(PRICES, input_usd=Decimal("0.49"))
+    with pytest.raises(ValueError, match=r"at least 2\.5, the highest"):
+        upper_rates(PRICES, output_usd=Decimal("0.000000000001"))
 
     assert (upper.input, upper.output, upper.cache_read) == (
-        Decimal("0.2"),
+        Decimal("0.6"),
         Decimal(9),
         Decimal("0.05"),
     )

@@ -183,9 +183,35 @@ def test_parallel_calls_are_answered_once_each_in_order_at_the_start_of_the_next
     assert transcript.usage == Usage(input_tokens=2400, output_tokens=160)
 
 
-def test_thinking_and_unknown_blocks_are_sent_back_unchanged():
+@pytest.mark.parametrize("kind", ["server_tool_use", "web_search_tool_result", "novel"])
+def test_content_that_nobody_asked_for_is_a_failure_and_settled(kind):
+    transcript, meter, received = carried(
+        message(text("ok"), {"type": kind, "id": "srvtoolu_1", "name": "web_search", "input": {}})
+    )
+    assert transcript.ending == "protocol"
+    assert transcript.problem == "content of a kind that was not asked for"
+    assert meter.kinds == ["reserve", "settle"]
+    assert len(received) == 1
+
+
+@pytest.mark.parametrize(
+    "impossible",
+    [
+        {"input_tokens": 0, "output_tokens": 0},
+        {"input_tokens": 0, "output_tokens": 7},
+        {"input_tokens": 7, "output_tokens": 0},
+        {"input_tokens": 7, "output_tokens": 7, "server_tool_use": {"web_search_requests": 3}},
+    ],
+)
+def test_impossible_usage_keeps_its_reservation(impossible):
+    transcript, meter, _ = carried(message(text("ok"), usage=impossible))
+    assert meter.kinds == ["reserve", "retain"]
+    assert not transcript.usage_complete
+
+
+def test_thinking_is_sent_back_unchanged():
     thinking = {"type": "thinking", "thinking": "…", "signature": "c2ln"}
-    novel = {"type": "novel", "data": {"deep": [1, 2.5, None, "\ud800"]}}
+    novel = {"type": "redacted_thinking", "data": "\ud800"}
     said = {"type": "text", "text": "Looking.", "citations": None}
     use = {**tool_use(), "caller": {"type": "direct"}}
     _, _, received = carried(
@@ -398,7 +424,6 @@ def test_every_served_model_is_listed_once_in_order():
     ("reported", "measured"),
     [
         (usage(), Usage(input_tokens=1200, output_tokens=80)),
-        (usage(input_tokens=0, output_tokens=0), Usage()),
         (
             usage(
                 cache_read_input_tokens=None, cache_creation_input_tokens=None, cache_creation=None
