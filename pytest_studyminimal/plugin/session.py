@@ -69,9 +69,11 @@ class StudySession:
 
     def in_order(self, attempt: Attempt) -> bool:
         """Whether every selected attempt before this one was reached; workers share them out."""
+        if self.is_worker:
+            return True
         self._reached.add(attempt.id)
         before = self.selected[: self.selected.index(attempt.id)]
-        return self.is_worker or self._reached.issuperset(before)
+        return self._reached.issuperset(before)
 
     @property
     def is_worker(self) -> bool:

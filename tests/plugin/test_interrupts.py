@@ -125,6 +125,7 @@ def test_in_a_tool_call_what_was_measured_stays_measured(study, provider, number
 
 
 @pytest.mark.parametrize("number", BOTH)
+@pytest.mark.slow
 def test_in_teardown_the_attempt_stays_completed_and_reported(study, provider, pytester, number):
     sessions.slow_server(study, 2, "end")
     study.edit("tasks = 1\nrepetitions = 1", "tasks = 1\nrepetitions = 2")
@@ -180,6 +181,7 @@ def test_an_interrupt_at_any_moment(study, provider, moment):
 
 
 @pytest.mark.parametrize("again_s", [0.2, *map(slow, (0.25, 0.3, 0.35, 0.4, 0.5, 0.6))])
+@pytest.mark.slow
 def test_an_interrupt_of_pytests_own_last_words_finds_everything_closed(study, provider, again_s):
     provider.behave = sessions.sleeps
     with sessions.started_session(study) as session:

@@ -51,6 +51,7 @@ def test_workers_are_refused_for_a_study_whose_attempts_run_in_turn(study, provi
 
 
 @pytest.mark.parametrize("how", [["-n0"], slow(["--dist=no"]), slow(["--tx=2*popen", "--dist=no"])])
+@pytest.mark.slow
 def test_without_workers_such_a_study_runs(study, provider, how):
     study.edit("parallel = true", "parallel = false")
     assert sessions.run(study, *how).status == 0
@@ -176,6 +177,7 @@ def plain(properties):
     return {name: value for name, value in properties.items() if name not in {"run", "wall_s"}}
 
 
+@pytest.mark.slow
 def test_two_workers_report_what_one_process_reports(study, pytester):
     alone = sessions.run(study, "--junitxml=a.xml", "--json-report", "--json-report-file=a.json")
     together = sessions.run(

@@ -96,7 +96,17 @@ def test_a_server_that_asks_for_the_key_is_refused(study, run_pytest, provider):
 
 
 @pytest.mark.parametrize("words", HOSTILE, ids=range(len(HOSTILE)))
-@pytest.mark.parametrize("place", ["answer", "model", "tool name", "stop reason", "error type"])
+@pytest.mark.parametrize(
+    "place",
+    [
+        "answer",
+        "model",
+        *(
+            pytest.param(one, marks=pytest.mark.slow)
+            for one in ("tool name", "stop reason", "error type")
+        ),
+    ],
+)
 def test_hostile_text_leaves_every_report_well_formed(study, pytester, provider, words, place):
     reply = {
         "answer": message(text(words)),

@@ -66,7 +66,7 @@ def test_a_live_line_shows_place_time_dollars_and_what_is_next(study, pytester):
 
 
 @pytest.mark.parametrize("verbosity", [(), ("-v",), ("-q",)])
-@pytest.mark.parametrize("columns", [60, 200])
+@pytest.mark.parametrize("columns", [60, pytest.param(200, marks=pytest.mark.slow)])
 def test_the_live_line_leaves_nothing_behind(study, pytester, verbosity, columns):
     _, written = on_a_terminal(
         pytester, "--study=pilot", *verbosity, *study.arguments, columns=columns
