@@ -34,7 +34,7 @@ UNREADABLE = "!unreadable-study"
 _PRIVATE_LOGGERS = ("mcp", "httpx", "httpcore", "anyio")
 
 
-@dataclass
+@dataclass(eq=False)  # pluggy keeps plugins in sets
 class StudySession:
     """What this process knows of the study; a plugin that exists only under `--study`."""
 

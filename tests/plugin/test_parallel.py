@@ -255,8 +255,8 @@ def priced(study, *arguments):
     return sessions.run(
         study,
         *arguments,
-        "--study-input-usd-per-million=0.001",
-        "--study-output-usd-per-million=97.6",
+        "--study-input-usd-per-million=0.5",
+        "--study-output-usd-per-million=93.5",
     )
 
 
