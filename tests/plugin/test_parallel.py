@@ -251,12 +251,12 @@ def pytest_collection_finish(session):
 
 
 def priced(study, *arguments):
-    """Run with prices at which a call reserves, and then costs, a hair less than 0.10 USD."""
+    """Run with prices at which a call reserves, and then costs, somewhat less than 0.10 USD."""
     return sessions.run(
         study,
         *arguments,
         "--study-input-usd-per-million=0.5",
-        "--study-output-usd-per-million=93.5",
+        "--study-output-usd-per-million=90",
     )
 
 
@@ -274,7 +274,7 @@ def test_the_cap_holds_for_four_workers_at_once(pytester, cap):
     assert len(provider.received) == fits
     records = sessions.check_closed(study)
     assert all(record.balance.committed_usd <= Decimal(cap) for record in records)
-    assert records[-1].balance.committed_usd > Decimal(cap) - Decimal("0.01")
+    assert records[-1].balance.committed_usd > Decimal(cap) - Decimal("0.05")
     kinds = list(sessions.statuses(study).values())
     assert (kinds.count("completed"), kinds.count("blocked")) == (fits, 10 - fits)
     refused = [one for one in sessions.observed(study).values() if one.status == "blocked"]
