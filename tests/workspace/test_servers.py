@@ -32,7 +32,6 @@ PROGRAMS = Path(__file__).parent / "programs"
 PROGRAM = str(PROGRAMS / "failing_server.py")
 ALLOW = ("doc.search", "doc.get", "handoff.resolve")
 LIMITS = Limits(start_s=5, tool_s=5)
-THREADS = threading.active_count()
 HURRIED = Limits(start_s=1, tool_s=1)
 linux = pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
 
@@ -58,6 +57,10 @@ def is_alive(pid):
         return False
     stat = Path(f"/proc/{pid}/stat")
     return not (stat.exists() and stat.read_text().rpartition(")")[2].split()[0] == "Z")
+
+
+def new_threads(others):
+    return set(threading.enumerate()) - others
 
 
 def open_descriptors():
@@ -401,15 +404,16 @@ def test_a_server_starts_in_its_working_directory(places, tmp_path):
 
 @pytest.mark.slow
 def test_descriptors_and_threads_are_back_after_fifty_failed_starts(places):
+    others = set(threading.enumerate())
     refusal(server("exit"), places)
     # An event loop's worker thread ends a moment after its server.
-    assert wait_until(lambda: threading.active_count() == THREADS)
+    assert wait_until(lambda: not new_threads(others)), new_threads(others)
     before = open_descriptors()
 
     for _ in range(50):
         refusal(server("exit"), places)
 
-    assert wait_until(lambda: threading.active_count() == THREADS)
+    assert wait_until(lambda: not new_threads(others)), new_threads(others)
     assert open_descriptors() == before
 
 
