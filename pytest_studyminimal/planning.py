@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from typing import TYPE_CHECKING, Any
 
 import platformdirs
@@ -20,6 +21,8 @@ from pytest_studyminimal.protocol.text import dollars, one_line
 from pytest_studyminimal.reports.pilots import pilots
 from pytest_studyminimal.reports.summary import columns, extrapolates, minutes
 from pytest_studyminimal.transports import Assignment
+from pytest_studyminimal.transports.agents import COMMANDS
+from pytest_studyminimal.transports.claude_arguments import Order, arguments, claude_arm
 from pytest_studyminimal.transports.requests import question_message, request_body
 from pytest_studyminimal.workspace.corpus import Corpus
 from pytest_studyminimal.workspace.tools import RepositoryTools
@@ -100,6 +103,8 @@ def _assignment(folder: StudyFolder, question: str, model: str) -> Assignment:
         tools_per_turn=limits.tools_per_turn,
         deadline_s=limits.deadline_s,
         tool_s=limits.tool_s,
+        stdout_bytes=limits.stdout_bytes,
+        attempt_usd=folder.study.budget.attempt_usd,
     )
 
 
@@ -120,6 +125,8 @@ def _first_request(
 
 
 def _reservation(folder: StudyFolder, attempt: Attempt, connection: str, upper: Tier) -> str:
+    if folder.study.connections[connection].is_agent:
+        return money.text(folder.study.budget.attempt_usd)
     question = folder.study.task(attempt.task).question
     body = _first_request(folder, attempt.scenario, question, folder.study.connections[connection])
     needed = prices.reservation(
@@ -130,21 +137,46 @@ def _reservation(folder: StudyFolder, attempt: Attempt, connection: str, upper: 
     return money.text(needed)
 
 
+def _servers(folder: StudyFolder, scenario: str) -> dict[str, Any]:
+    return {
+        server: {
+            "argv": list(folder.study.servers[server].argv),
+            "tools": list(folder.study.servers[server].allow),
+        }
+        for server in folder.study.scenarios[scenario].servers
+    }
+
+
+def _agent_arm(folder: StudyFolder, scenario: str, connection: Connection) -> dict[str, Any]:
+    """Return the command of an arm; what is listed live, and denied, is not known before a run."""
+    servers = folder.study.scenarios[scenario].servers
+    order = Order(
+        model=connection.model,
+        question="(the question of the task)",
+        system=folder.study.prompt.system and "(the system prompt)",
+        limit_usd=folder.study.budget.attempt_usd,
+        arm=claude_arm(folder.study, scenario),
+        denied=(),
+        commands={name: folder.study.servers[name].argv for name in servers},
+    )
+    return {
+        "command": [COMMANDS[connection.transport], *arguments(order)],
+        "version": connection.version,
+        "env": list(connection.env),
+        "servers": _servers(folder, scenario),
+    }
+
+
 def _arm(folder: StudyFolder, scenario: str, connection: Connection) -> dict[str, Any]:
-    arm = folder.study.scenarios[scenario]
+    if connection.is_agent:
+        return _agent_arm(folder, scenario, connection)
     system = folder.study.prompt.system
     body = _first_request(folder, scenario, "(the question of the task)", connection)
     return {
         "request": f"POST {connection.base_url or 'http://127.0.0.1 (rehearsal)'}/v1/messages",
         "key": connection.key,
         "body": {**json.loads(body), **({"system": "(the system prompt)"} if system else {})},
-        "servers": {
-            server: {
-                "argv": list(folder.study.servers[server].argv),
-                "tools": list(folder.study.servers[server].allow),
-            }
-            for server in arm.servers
-        },
+        "servers": _servers(folder, scenario),
     }
 
 
@@ -204,8 +236,7 @@ def plan_lines(described: dict[str, Any]) -> list[str]:
         *columns(rows),
         "",
         (f"worst case {worst}: attempts × {each}, never above the cap of {cap}"),
-        "each call reserves (2 × request bytes + 8,192) input and all output tokens at upper rates;",
-        "tool schemas of servers are not counted above, since no server is started for a plan",
+        *_how_reserved(described["arms"]),
         *_projected_line(described["projected"]),
         "",
     ]
@@ -214,6 +245,15 @@ def plan_lines(described: dict[str, Any]) -> list[str]:
     for line in described["verified"] or ():
         lines.append(one_line(line))
     return lines
+
+
+def _how_reserved(arms: dict[str, Any]) -> list[str]:
+    if any("command" in arm for arm in arms.values()):
+        return ["the whole attempt is reserved before its process starts, and settled by its cost"]
+    return [
+        "each call reserves (2 × request bytes + 8,192) input and all output tokens at upper rates;",
+        "tool schemas of servers are not counted above, since no server is started for a plan",
+    ]
 
 
 def _projected_line(projected: dict[str, Any] | None) -> list[str]:
@@ -229,14 +269,21 @@ def _projected_line(projected: dict[str, Any] | None) -> list[str]:
 
 
 def _arm_lines(name: str, arm: dict[str, Any]) -> list[str]:
+    if "command" in arm:
+        lines = [f"arm {name}: {one_line(shlex.join(arm['command']), 2000)}"]
+    else:
+        lines = [_request_line(name, arm)]
+    for server, start in arm["servers"].items():
+        argv = json.dumps(start["argv"], ensure_ascii=False)
+        lines.append(f"  server {server}: {one_line(argv)} offering {', '.join(start['tools'])}")
+    return lines
+
+
+def _request_line(name: str, arm: dict[str, Any]) -> str:
     body = arm["body"]
     tools = ", ".join(tool["name"] for tool in body.get("tools", ())) or "none"
     key = f", key from {arm['key']}" if arm["key"] else ""
     settings = ", ".join(
         f"{key} {body[key]}" for key in ("max_tokens", "temperature") if key in body
     )
-    lines = [f"arm {name}: {arm['request']}{key}; {settings}; repository tools {tools}"]
-    for server, start in arm["servers"].items():
-        argv = json.dumps(start["argv"], ensure_ascii=False)
-        lines.append(f"  server {server}: {one_line(argv)} offering {', '.join(start['tools'])}")
-    return lines
+    return f"arm {name}: {arm['request']}{key}; {settings}; repository tools {tools}"

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,12 +12,15 @@ from typing import TYPE_CHECKING
 from pytest_studyminimal.protocol.errors import CorpusError, UsageRefusedError
 from pytest_studyminimal.protocol.manifest import LOCAL_NAME
 from pytest_studyminimal.protocol.text import one_line
+from pytest_studyminimal.reachability import reach
 from pytest_studyminimal.workspace.corpus import Corpus, read_corpus
 from pytest_studyminimal.workspace.export import export
 from pytest_studyminimal.workspace.places import Places
 from pytest_studyminimal.workspace.servers import ServerFacts, preflight
 from pytest_studyminimal.workspace.toolbox import Offer, offer
 from pytest_studyminimal.workspace.tools import RepositoryTools
+from pytest_studyminimal.workspace.watch import Watch
+from pytest_studyminimal.workspace.workplace import denied_tools
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -74,10 +78,11 @@ class Roots:
 
 @dataclass(frozen=True)
 class Ready:
-    """What preflight found. `facts` are keyed by corpus, then by server."""
+    """What preflight found. `facts` are keyed by corpus, then by server; `watches` by corpus."""
 
     corpora: Mapping[str, Corpus]
     facts: Mapping[str, Mapping[str, ServerFacts]]
+    watches: Mapping[str, Watch] = field(default_factory=dict)
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -95,6 +100,16 @@ class Ready:
         facts = self.facts[folder.study.task(attempt.task).corpus]
         return offer(folder.study, scenario, self.repository(folder, attempt), facts)
 
+    def denied(self, folder: StudyFolder) -> tuple[tuple[str, str], ...]:
+        """Return every tool of a server that no agent may use: (server, exact name), sorted."""
+        return denied_tools(folder.study, self.facts)
+
+    def watch(self, folder: StudyFolder, attempt: Attempt) -> Watch | None:
+        """Return the checkout that an attempt's servers read, None where they read none."""
+        watch = self.watches.get(folder.study.task(attempt.task).corpus)
+        servers = folder.study.scenarios[attempt.scenario].servers
+        return watch if any(_reads_checkout(folder, server) for server in servers) else None
+
 
 def read_corpora(
     folder: StudyFolder, attempts: tuple[Attempt, ...], roots: Roots
@@ -102,19 +117,47 @@ def read_corpora(
     """Read and verify every corpus that these attempts use; CorpusError names the first that fails."""
     corpora = {}
     for name in folder.study.corpora_of(tuple(attempt.task for attempt in attempts)):
-        servers = _servers_over(folder, attempts, name)
-        needs_checkout = any(
-            folder.study.servers[server].uses(placeholder)
-            for server in servers
-            for placeholder in ("checkout", "config")
-        )
+        watch = _watch(folder, attempts, name, roots)
         corpora[name] = read_corpus(
             name,
             folder.study.corpora[name],
             roots.of_corpus(folder, name),
-            needs_checkout=needs_checkout,
+            needs_checkout=watch is not None,
+            allowed_changes=watch.index if watch else (),
         )
     return corpora
+
+
+def watches_of(
+    folder: StudyFolder, attempts: tuple[Attempt, ...], roots: Roots
+) -> dict[str, Watch]:
+    """Return every checkout that a server of these attempts reads, by corpus."""
+    names = folder.study.corpora_of(tuple(attempt.task for attempt in attempts))
+    watches = {name: _watch(folder, attempts, name, roots) for name in names}
+    return {name: watch for name, watch in watches.items() if watch is not None}
+
+
+def _watch(
+    folder: StudyFolder, attempts: tuple[Attempt, ...], corpus: str, roots: Roots
+) -> Watch | None:
+    readers = [
+        server
+        for server in _servers_over(folder, attempts, corpus)
+        if _reads_checkout(folder, server)
+    ]
+    if not readers:
+        return None
+    index = [path for server in readers for path in folder.study.servers[server].index]
+    return Watch(
+        source=roots.of_corpus(folder, corpus),
+        commit=folder.study.corpora[corpus].commit,
+        index=tuple(dict.fromkeys(index)),
+    )
+
+
+def _reads_checkout(folder: StudyFolder, server: str) -> bool:
+    spec = folder.study.servers[server]
+    return any(spec.uses(placeholder) for placeholder in ("checkout", "config"))
 
 
 def places_of(folder: StudyFolder, roots: Roots, corpus: str, export_path: Path | None) -> Places:
@@ -159,10 +202,24 @@ def check(
             for server in servers:
                 spec = folder.study.servers[server]
                 places = places_of(folder, roots, name, copy.path)
+                mine = {
+                    task.id: sources.get(task.id, ())
+                    for task in folder.study.tasks
+                    if task.corpus == name and any(one.task == task.id for one in attempts)
+                }
                 facts[name][server] = preflight(
-                    server, spec, places, folder.study.limits, forbidden=keys
+                    server,
+                    spec,
+                    places,
+                    folder.study.limits,
+                    forbidden=keys,
+                    probe=partial(reach, sources=mine),
                 )
-    ready = Ready(corpora=corpora, facts=facts)
+    ready = Ready(corpora=corpora, facts=facts, watches=watches_of(folder, attempts, roots))
+    for name, watch in ready.watches.items():
+        # The servers ran: what they wrote beside their index would be in every attempt.
+        if changes := watch.changes():
+            raise CorpusError(f"corpus {name}: {changes[0]} (after its servers ran)")
     for attempt in attempts:
         ready.offer(folder, attempt)
     return ready

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import json
 import traceback
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from pytest_studyminimal.evidence.files import append_privately
 from pytest_studyminimal.evidence.sessions import lost
+from pytest_studyminimal.evidence.streams import keep_stream
 from pytest_studyminimal.evidence.uninterrupted import interrupts_wait
 from pytest_studyminimal.protocol import money, prices
 from pytest_studyminimal.protocol.errors import (
@@ -30,7 +30,7 @@ from pytest_studyminimal.protocol.records import (
 )
 from pytest_studyminimal.protocol.rules import Facts, judge
 from pytest_studyminimal.protocol.text import one_line
-from pytest_studyminimal.transports import Assignment, Toolbox, Transport
+from pytest_studyminimal.transports import Assignment
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -39,10 +39,18 @@ if TYPE_CHECKING:
     from pytest_studyminimal.evidence.budget import Budget, Charged
     from pytest_studyminimal.evidence.ledger import Ledger
     from pytest_studyminimal.evidence.records import Record
+    from pytest_studyminimal.protocol.arms import Arm
+    from pytest_studyminimal.protocol.prices import Computed
     from pytest_studyminimal.protocol.study import Connection, Study, Tier
+    from pytest_studyminimal.transports import Transport
 
 
 UNKNOWN_TOOL = "(unknown)"
+COST_RULE = (
+    "charged: the larger of reported and computed cost where completed, else at least the reservation;"
+    f" both agree within a factor of {prices.AGREEMENT}; the tier by the largest single prompt; cache"
+    " writes not attributed to five minutes at the one-hour rate"
+)
 
 
 @dataclass(frozen=True)
@@ -58,10 +66,13 @@ class Terms:
 
 
 class Checked(Protocol):
-    """An export that can say what was done to it."""
+    """An export, and a checkout beside it, that can say what was done to them."""
 
     def changes(self) -> tuple[str, ...]:
         """Return what differs from the corpus, one short line each."""
+
+    def index_sha256(self) -> str | None:
+        """Return the hash of what a server may write in a checkout, None where there is none."""
 
 
 @dataclass
@@ -72,7 +83,7 @@ class Run:
     terms: Terms
     ledger: Ledger
     budget: Budget
-    transport: Transport
+    transport: Transport[Any]
     on_progress: Callable[[Attempt, Decimal], None] = lambda _attempt, _usd: None
     _broken: str | None = field(default=None, repr=False)
 
@@ -97,40 +108,48 @@ class Run:
             tools_per_turn=limits.tools_per_turn,
             deadline_s=limits.deadline_s,
             tool_s=limits.tool_s,
+            stdout_bytes=limits.stdout_bytes,
+            attempt_usd=self.terms.attempt_usd,
         )
 
-    def admit(self, attempt: Attempt, first_request_bytes: int) -> None:
+    def admit(self, attempt: Attempt, first_request_bytes: int | None) -> None:
         """Refuse, before anything is prepared, what could not be started.
 
-        Raises RunStoppedError, AlreadyStartedError or BudgetRefusedError; nothing is written.
+        Without a number of bytes the whole attempt is what will be reserved first. Raises
+        RunStoppedError, AlreadyStartedError or BudgetRefusedError; nothing is written.
         """
         self._refuse_broken()
-        needed = prices.reservation(
-            self.terms.upper,
-            request_bytes=first_request_bytes,
-            output_tokens=self.terms.study.limits.output_tokens,
-        )
+        needed = self.terms.attempt_usd
+        if first_request_bytes is not None:
+            needed = prices.reservation(
+                self.terms.upper,
+                request_bytes=first_request_bytes,
+                output_tokens=self.terms.study.limits.output_tokens,
+            )
         self.budget.admit(attempt.id, needed)
 
     def _refuse_broken(self) -> None:
         if self._broken is not None:
             raise RunStoppedError(f"the run stopped: {self._broken}")
 
-    def attempt(self, attempt: Attempt, export: Checked, toolbox: Toolbox) -> Observation:
+    def attempt(self, attempt: Attempt, export: Checked, tools: Any) -> Observation:
         """Run one attempt, once: reserve, carry, judge, settle, append.
+
+        `tools` are what the transport gives to its agent: a toolbox or a workplace.
 
         Whatever happens, what was spent is in the ledger when this returns or raises. Raises
         AlreadyStartedError or RunStoppedError before anything is spent, LedgerError where the ledger
         failed, and KeyboardInterrupt after the interrupted attempt was recorded.
         """
         self._refuse_broken()
-        offered = tuple(tool.name for tool in toolbox.definitions)
+        arm = self.transport.arm(tools)
         meter = _Meter(self, attempt)
         try:
             self.budget.start(attempt.id)
-            transcript, cut = self._carry(attempt, toolbox, offered, meter)
+            transcript, cut = self._carry(attempt, tools, arm, meter)
             with interrupts_wait():
-                observation = self._record(attempt, transcript, export, toolbox, offered, meter)
+                noise = getattr(tools, "noise_lines", {})
+                observation = self._record(attempt, transcript, export, arm, meter, noise)
         except (AlreadyStartedError, RunStoppedError):
             raise
         except BaseException as error:
@@ -151,17 +170,17 @@ class Run:
                 self.budget.observe_inside(observation, {})
 
     def _carry(
-        self, attempt: Attempt, toolbox: Toolbox, offered: tuple[str, ...], meter: _Meter
+        self, attempt: Attempt, tools: Any, arm: Arm, meter: _Meter
     ) -> tuple[Transcript, BaseException | None]:
         """Return what was seen, and what must be raised once it is recorded."""
         nothing = Transcript(
             transport=self.terms.connection.transport,
             ending="interrupted",
-            offered_tools=offered,
+            offered_tools=arm.offered,
             usage_complete=False,
         )
         try:
-            transcript = self.transport.carry(self.assignment(attempt), toolbox, meter)
+            transcript = self.transport.carry(self.assignment(attempt), tools, meter)
         except LedgerError:
             raise
         except KeyboardInterrupt as interrupt:
@@ -181,51 +200,58 @@ class Run:
         attempt: Attempt,
         transcript: Transcript,
         export: Checked,
-        toolbox: Toolbox,
-        offered: tuple[str, ...],
+        arm: Arm,
         meter: _Meter,
+        noise: dict[str, int],
     ) -> Observation:
-        facts = Facts(
-            model=self.terms.connection.model,
-            alias=self.terms.connection.alias,
-            deadline_s=self.terms.study.limits.deadline_s,
-            offered_tools=offered,
-            export_changes=self._changes(attempt, export),
+        terms = self.terms
+        computed = prices.list_price(
+            terms.study.prices, transcript.usage, transcript.largest_prompt_tokens
+        )
+        costs = valid_costs(transcript, computed)
+        meter.cost(costs)
+        changes, index = self._looked_at(attempt, export)
+        facts = facts_of(
+            terms.study,
+            terms.connection,
+            arm,
+            computed_usd=computed.usd if transcript.usage_complete else None,
             overshoot_usd=meter.overshoot_usd,
+            export_changes=changes,
         )
         judgement = judge(transcript, facts)
-        self._keep_stream(attempt, transcript)
+        keep_stream(self.ledger.directory, self.id, attempt.id, transcript)
         with self.ledger.transaction():
+            meter.settle_attempt(judgement.status, costs)
             # Whatever a transport left open stays charged in full.
             charged = self.budget.retain_open(attempt.id)
-            noise = getattr(toolbox, "noise_lines", {})
-            observation = self._observation(attempt, transcript, judgement, offered, charged, noise)
+            seen = (transcript, computed, judgement)
+            observation = self._observation(attempt, seen, arm, charged, noise)
+            observation = observation.model_copy(update={"index_sha256": index})
             self.budget.observe_inside(observation, {"answer": transcript.answer})
         return observation
 
-    def _changes(self, attempt: Attempt, export: Checked) -> tuple[str, ...]:
+    def _looked_at(self, attempt: Attempt, export: Checked) -> tuple[tuple[str, ...], str | None]:
         try:
-            return export.changes()
+            return export.changes(), export.index_sha256()
         except Exception:  # noqa: BLE001 - what cannot be checked is not known to be unchanged
             self.log_privately(attempt, traceback.format_exc())
-            return ("it could not be checked",)
+            return ("it could not be checked",), None
 
     def _observation(
         self,
         attempt: Attempt,
-        seen: Transcript,
-        judgement: Judgement,
-        offered: tuple[str, ...],
+        judged: tuple[Transcript, Computed, Judgement],
+        arm: Arm,
         charged: Charged,
         noise: dict[str, int],
     ) -> Observation:
-        computed = prices.list_price(
-            self.terms.study.prices, seen.usage, seen.largest_prompt_tokens
-        )
-        complete = seen.usage_complete and charged.measured
+        seen, computed, judgement = judged
+        agent = seen.agent
+        complete = seen.usage_complete and (charged.measured or agent is not None)
         # A name that was not offered is the model's own text, which may be anything.
         named = [
-            (call.name if call.name in offered else UNKNOWN_TOOL, call.is_error)
+            (call.name if call.name in arm.offered else UNKNOWN_TOOL, call.is_error)
             for call in seen.tool_calls
         ]
         balance = self.budget.balance()
@@ -259,6 +285,10 @@ class Run:
             wall_s=round(seen.wall_s, 3),
             rehearsal=self.terms.rehearsal,
             cumulative_cap_exceeded=balance.committed_usd > self.budget.cap_usd(),
+            reported_cost_usd=agent.reported_cost_usd if agent else None,
+            expected_version=self.terms.connection.version if agent else None,
+            attempt_budget_usd=self.terms.attempt_usd if agent else None,
+            agent=agent,
         )
 
     def unprepared(self, attempt: Attempt, status: Status, reason: str) -> Observation:
@@ -284,20 +314,55 @@ class Run:
                     "close", account=self.budget.account, run=self.id, body={"reason": reason}
                 )
 
-    def _keep_stream(self, attempt: Attempt, transcript: Transcript) -> None:
-        folder = self.ledger.directory / "streams" / self.id
-        with contextlib.suppress(OSError):  # the observation matters more than its raw stream
-            for directory in (folder.parent, folder):
-                directory.mkdir(mode=0o700, exist_ok=True)
-            name = attempt.id.replace(":", ".") + ".jsonl"
-            lines = "".join(json.dumps(event) + "\n" for event in transcript.raw)
-            append_privately(folder / name, lines)
-
     def log_privately(self, attempt: Attempt, text: str) -> None:
         """Append to the run's private log what may hold keys and answers."""
         with contextlib.suppress(OSError):
             log = self.ledger.directory / f"run-{self.id}.log"
             append_privately(log, f"{attempt.id}\n{text}\n")
+
+
+def facts_of(
+    study: Study,
+    connection: Connection,
+    arm: Arm,
+    *,
+    computed_usd: Decimal | None,
+    overshoot_usd: Decimal,
+    export_changes: tuple[str, ...] = (),
+) -> Facts:
+    """Return what the rule book needs beside a transcript."""
+    return Facts(
+        model=connection.model,
+        alias=connection.alias,
+        deadline_s=study.limits.deadline_s,
+        offered_tools=arm.offered,
+        export_changes=export_changes,
+        overshoot_usd=overshoot_usd,
+        version=connection.version if connection.is_agent else None,
+        servers=arm.servers,
+        builtin_tools=arm.builtin,
+        computed_usd=computed_usd,
+    )
+
+
+def valid_costs(transcript: Transcript, computed: Computed) -> tuple[Decimal, ...]:
+    """Return every cost of an agent's attempt that is known, in dollars: reported and computed.
+
+    What messages told before a result was lost is a lower bound of it, so it counts as well.
+    """
+    if transcript.agent is None:
+        return ()
+    reported = transcript.agent.reported_cost_usd
+    return (computed.usd,) if reported is None else (reported, computed.usd)
+
+
+def charge(status: Status, reserved_usd: Decimal, costs: tuple[Decimal, ...]) -> Decimal:
+    """Return what an agent's attempt is charged: never less than a cost that is known (seed: budget).
+
+    A completed one costs the larger of both; any other at least its reservation.
+    """
+    known = max(costs, default=money.ZERO)
+    return known if status == "completed" else max(reserved_usd, known)
 
 
 class _Meter:
@@ -307,6 +372,7 @@ class _Meter:
         self._run = run
         self._attempt = attempt
         self._open: tuple[int, Decimal] | None = None
+        self._whole: tuple[int, Decimal] | None = None
         self.charged_usd = money.ZERO
         self.overshoot_usd = money.ZERO
 
@@ -320,6 +386,29 @@ class _Meter:
         self._run.progress(self._attempt, self.charged_usd)
         with interrupts_wait():
             self._open = (self._run.budget.reserve(self._attempt.id, needed), needed)
+
+    def reserve_attempt(self) -> None:
+        """See `transports.Meter`."""
+        assert self._whole is None, "one process per attempt"
+        usd = self._run.terms.attempt_usd
+        self._run.progress(self._attempt, money.ZERO)
+        with interrupts_wait():
+            self._whole = (self._run.budget.reserve(self._attempt.id, usd), usd)
+
+    def cost(self, costs: tuple[Decimal, ...]) -> None:
+        """Learn what a whole attempt cost."""
+        if self._whole is not None:
+            excess = money.subtract(max(costs, default=money.ZERO), self._whole[1])
+            self.overshoot_usd = max(excess, money.ZERO)
+
+    def settle_attempt(self, status: Status, costs: tuple[Decimal, ...]) -> None:
+        """Settle a whole attempt by its verdict, inside a transaction."""
+        if self._whole is None:
+            return
+        reservation, reserved = self._whole
+        charged = charge(status, reserved, costs)
+        measured = status == "completed" or charged > reserved
+        self._run.budget.settle_inside(reservation, charged, measured=measured)
 
     def _refuse_beyond_attempt(self, needed: Decimal) -> None:
         cap = self._run.terms.attempt_usd

@@ -17,7 +17,7 @@ PACKAGE = Path(pytest_studyminimal.__file__).parent
 ROOMS = [
     {"plugin", "cli", "planning"},
     {"reports", "judging"},
-    {"preflight", "run", "approvals"},
+    {"preflight", "reachability", "run", "approvals"},
     {"transports", "rehearsal"},
     {"evidence", "workspace"},
     {"protocol"},

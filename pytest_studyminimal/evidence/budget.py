@@ -109,9 +109,10 @@ class Budget:
         `measured` is false where the reservation itself is kept as the charge.
         """
         with self.ledger.transaction():
-            self._settle(reservation, charged_usd, measured=measured)
+            self.settle_inside(reservation, charged_usd, measured=measured)
 
-    def _settle(self, reservation: int, charged_usd: Decimal, *, measured: bool) -> None:
+    def settle_inside(self, reservation: int, charged_usd: Decimal, *, measured: bool) -> None:
+        """As `settle`, within a transaction that the caller holds."""
         reserve = self.ledger.record(reservation)
         reserved_usd = money.parse_exact(reserve.body["usd"])
         balance = self.ledger.balance(self.account)
@@ -145,7 +146,7 @@ class Budget:
         for record in mine:
             if record.kind == "reserve" and record.seq not in settled:
                 amount = money.parse_exact(record.body["usd"])
-                self._settle(record.seq, amount, measured=False)
+                self.settle_inside(record.seq, amount, measured=False)
                 charges.append(amount)
                 measured = False
         return Charged(usd=money.total(charges), measured=measured)

@@ -21,6 +21,7 @@ class Series(Frozen):
     runner_version: str
     transport: str
     transport_version: str
+    agent_sha256: str | None = None
     connection: str
     provider: str
     model: str

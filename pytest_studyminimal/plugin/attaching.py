@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import json
-import os
 from typing import TYPE_CHECKING
 
 from pytest_studyminimal.evidence.budget import Budget
 from pytest_studyminimal.evidence.ledger import Ledger
 from pytest_studyminimal.evidence.sessions import alive
-from pytest_studyminimal.plugin.gate import effective_connection, ledger_path_of, roots_of, terms_of
-from pytest_studyminimal.preflight import Ready, read_corpora
+from pytest_studyminimal.plugin.gate import (
+    effective_connection,
+    ledger_path_of,
+    roots_of,
+    site_of,
+    terms_of,
+)
+from pytest_studyminimal.preflight import Ready, read_corpora, watches_of
 from pytest_studyminimal.protocol.errors import LedgerError
 from pytest_studyminimal.run import Run
 from pytest_studyminimal.transports.open import open_transport
@@ -48,14 +53,17 @@ def attach(session: StudySession) -> Run:
             }
             for corpus, servers in body["servers"].items()
         },
+        watches=watches_of(folder, attempts, session.roots),
     )
-    transport = session.stack.enter_context(
-        open_transport(effective_connection(session, folder), os.environ)
+    opened = session.stack.enter_context(
+        open_transport(
+            effective_connection(session, folder), site_of(session, folder, body.get("agent"))
+        )
     )
     return Run(
         id=session.run_id,
         terms=terms_of(session, folder, body["series"]["id"]),
         ledger=ledger,
         budget=Budget(ledger, rows[0].account, session.run_id),
-        transport=transport,
+        transport=opened.transport,
     )

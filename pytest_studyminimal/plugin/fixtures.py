@@ -22,6 +22,8 @@ from pytest_studyminimal.protocol.records import Attempt, Observation, Status
 from pytest_studyminimal.transports.messages import first_request_bytes
 from pytest_studyminimal.workspace.export import Export, export
 from pytest_studyminimal.workspace.toolbox import AttemptTools, attempt_tools
+from pytest_studyminimal.workspace.watch import Surroundings
+from pytest_studyminimal.workspace.workplace import Workplace, workplace
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -44,12 +46,8 @@ class StudyBudget:
         """Let an item's attempt be prepared, or end its setup: blocked by the cap or by a stopped run."""
         attempt = attempt_of(item)
         run = running(self._session)
-        names = self._session.ready_for(attempt).offer(self._session.folder, attempt).definitions
-        needed = first_request_bytes(
-            run.assignment(attempt), names, temperature=run.terms.connection.temperature
-        )
         try:
-            run.admit(attempt, needed)
+            run.admit(attempt, self._first_request_bytes(run, attempt))
         except RunStoppedError as stopped:
             blocked(self._session, item, str(stopped))
         except BudgetRefusedError as refused:
@@ -58,6 +56,16 @@ class StudyBudget:
             unprepared(
                 self._session, item, "invalid-setup", "it was reached out of the frozen order"
             )
+
+    def _first_request_bytes(self, run: Run, attempt: Attempt) -> int | None:
+        if run.terms.connection.is_agent:
+            return None
+        offered = self._session.ready_for(attempt).offer(self._session.folder, attempt)
+        return first_request_bytes(
+            run.assignment(attempt),
+            offered.definitions,
+            temperature=run.terms.connection.temperature,
+        )
 
 
 @dataclass
@@ -68,13 +76,14 @@ class StudyAttempt:
     _session: StudySession = field(repr=False)
     _item: pytest.Item = field(repr=False)
     _export: Export = field(repr=False)
-    _tools: AttemptTools = field(repr=False)
+    _tools: AttemptTools | Workplace = field(repr=False)
 
     def run(self) -> Observation:
         """Run the attempt and return its observation; fails the test unless it completed."""
         run = running(self._session)
+        watch = self._session.ready_for(self.attempt).watch(self._session.folder, self.attempt)
         try:
-            observation = run.attempt(self.attempt, self._export, self._tools)
+            observation = run.attempt(self.attempt, Surroundings(self._export, watch), self._tools)
         except RunStoppedError as stopped:
             blocked(self._session, self._item, str(stopped))
         observed(self._session, self._item, observation)
@@ -103,30 +112,37 @@ def study_export(request: pytest.FixtureRequest, study_budget: StudyBudget) -> I
 
 
 @pytest.fixture
-def study_servers(request: pytest.FixtureRequest, study_export: Export) -> Iterator[AttemptTools]:
-    """The tools of the attempt's arm, its MCP servers freshly started and stopped afterwards."""
+def study_servers(
+    request: pytest.FixtureRequest, study_export: Export
+) -> Iterator[AttemptTools | Workplace]:
+    """The tools of the attempt's arm: fresh MCP servers, or what an agent CLI needs to start them."""
     session = request.config.stash[SESSION]
-    attempt = attempt_of(request.node)
-    study = session.folder.study
-    corpus = study.task(attempt.task).corpus
-    ready = session.ready_for(attempt)
-    tools = attempt_tools(
-        study,
-        study.scenarios[attempt.scenario],
-        ready.corpora[corpus],
-        ready.facts[corpus],
-        places_of(session.folder, session.roots, corpus, Path(study_export.path)),
-        study.limits,
-    )
+    tools = _tools_of(session, attempt_of(request.node), study_export)
     with contextlib.ExitStack() as stack:
         with preparing(session, request.node):
             stack.enter_context(tools)
         yield tools
 
 
+def _tools_of(
+    session: StudySession, attempt: Attempt, study_export: Export
+) -> AttemptTools | Workplace:
+    study, ready = session.folder.study, session.ready_for(attempt)
+    corpus = study.task(attempt.task).corpus
+    scenario, facts = study.scenarios[attempt.scenario], ready.facts[corpus]
+    places = places_of(session.folder, session.roots, corpus, Path(study_export.path))
+    connection = running(session).terms.connection
+    if connection.is_agent:
+        denied = ready.denied(session.folder)
+        return workplace(study, scenario, facts, places, denied=denied, agent_env=connection.env)
+    return attempt_tools(study, scenario, ready.corpora[corpus], facts, places, study.limits)
+
+
 @pytest.fixture
 def study_attempt(
-    request: pytest.FixtureRequest, study_export: Export, study_servers: AttemptTools
+    request: pytest.FixtureRequest,
+    study_export: Export,
+    study_servers: AttemptTools | Workplace,
 ) -> StudyAttempt:
     """The attempt of this item, ready to run."""
     session = request.config.stash[SESSION]

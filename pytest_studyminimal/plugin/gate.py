@@ -27,11 +27,13 @@ from pytest_studyminimal.protocol import money
 from pytest_studyminimal.protocol.errors import LedgerError, UsageRefusedError
 from pytest_studyminimal.protocol.schedule import plan
 from pytest_studyminimal.reports.pilots import completed_pilot, pilot_lines
-from pytest_studyminimal.run import Run, Terms
-from pytest_studyminimal.transports.open import open_transport
+from pytest_studyminimal.run import COST_RULE, Run, Terms
+from pytest_studyminimal.transports.agents import agent_options
+from pytest_studyminimal.transports.open import Opened, Site, open_transport
 from pytest_studyminimal.workspace.folder import describe_folder
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
     from pytest_studyminimal.plugin.session import StudySession
@@ -137,13 +139,47 @@ def _upper(session: StudySession, folder: StudyFolder) -> Tier:
     return decide_upper(folder.study, options, os.environ)
 
 
+def site_of(
+    session: StudySession, folder: StudyFolder, agent: Mapping[str, str] | None = None
+) -> Site:
+    """Return what a transport needs of this machine; `agent` is what this run probed already."""
+    return Site(
+        environ=os.environ,
+        cwd=session.config.invocation_params.dir,
+        programs=agent_options(session.config.getoption("study_agent")),
+        keys=keys_of(folder),
+        agent=agent,
+    )
+
+
+def _agent_row(folder: StudyFolder, terms: Terms, ready: Ready, opened: Opened) -> dict[str, Any]:
+    index = {name: watch.index_sha256() for name, watch in ready.watches.items() if watch.index}
+    row: dict[str, Any] = {"index_sha256": index}
+    if opened.agent is not None:
+        row["agent"] = {
+            "program": str(opened.agent.program),
+            "version": opened.agent.version,
+            "expected_version": terms.connection.version,
+            "sha256": opened.agent.sha256,
+            "login": opened.login,
+            "denied_tools": [f"{server}:{exact}" for server, exact in ready.denied(folder)],
+            "cost_rule": COST_RULE,
+        }
+    return row
+
+
 def keys_of(folder: StudyFolder) -> frozenset[str]:
     """Return the names of the variables that hold a model's key; no child may get them."""
     return frozenset(one.key for one in folder.study.connections.values() if one.key)
 
 
 def series_of(
-    session: StudySession, folder: StudyFolder, connection: Connection, ready: Ready, upper: Tier
+    session: StudySession,
+    folder: StudyFolder,
+    connection: Connection,
+    ready: Ready,
+    upper: Tier,
+    opened: Opened,
 ) -> Series:
     """Return what binds this run's observations to others."""
     study = folder.study
@@ -154,6 +190,7 @@ def series_of(
         runner_version=__version__,
         transport=connection.transport,
         transport_version=connection.version,
+        agent_sha256=opened.agent.sha256 if opened.agent else None,
         connection=session.connection,
         provider=connection.provider,
         model=connection.model,
@@ -198,12 +235,12 @@ def _open(
 ) -> None:
     terms = terms_of(session, folder, series="")
     sources = {task: expected.sources for task, expected in load_key(folder).tasks.items()}
-    transport = session.stack.enter_context(open_transport(connection, os.environ))
+    opened = session.stack.enter_context(open_transport(connection, site_of(session, folder)))
     # All arms of the selected tasks: leaving one out must not make another series of the others.
     tasks = {attempt.task for attempt in attempts if attempt.id in selected}
     chosen = tuple(attempt for attempt in attempts if attempt.task in tasks)
     ready = check(folder, chosen, roots, sources=sources, keys=keys_of(folder))
-    series = series_of(session, folder, connection, ready, terms.upper)
+    series = series_of(session, folder, connection, ready, terms.upper, opened)
     terms = terms_of(session, folder, series.id)
     ledger = session.stack.enter_context(Ledger.open(ledger_path, folder.study.id))
     for dead in close_dead_runs(ledger):
@@ -217,7 +254,10 @@ def _open(
     account = f"rehearsal:{session.run_id}" if terms.rehearsal else folder.study.id
     budget = Budget(ledger, account, session.run_id)
     body = _row(session, folder, terms, series, attempts, selected, ready)
-    run = Run(id=session.run_id, terms=terms, ledger=ledger, budget=budget, transport=transport)
+    body |= _agent_row(folder, terms, ready, opened)
+    run = Run(
+        id=session.run_id, terms=terms, ledger=ledger, budget=budget, transport=opened.transport
+    )
     with interrupts_wait():
         with ledger.transaction():
             ledger.append("run", account=account, run=session.run_id, body=body)

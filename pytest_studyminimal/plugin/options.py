@@ -51,6 +51,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="where the checkout of a corpus, or the engine, lies on this machine (repeatable)",
     )
     group.addoption(
+        "--study-agent",
+        metavar="TRANSPORT=PATH",
+        action="append",
+        default=[],
+        help="the program of an agent CLI, such as claude-code=PATH (default: the one on PATH)",
+    )
+    group.addoption(
         "--study-connection", metavar="ID", help="connection of the manifest (default: its first)"
     )
     group.addoption(

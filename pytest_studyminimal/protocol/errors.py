@@ -74,3 +74,7 @@ class RunStoppedError(StudyError):
 
 class AlreadyStartedError(StudyError):
     """This attempt was started before; an attempt runs at most once."""
+
+
+class AgentError(StudyError):
+    """An agent CLI is missing, not the pinned build, or not logged in; nothing was started."""

@@ -27,6 +27,7 @@ _PROJECTED = decimal.Context(
     Emax=999_999,
     traps=[decimal.InvalidOperation, decimal.Overflow, decimal.DivisionByZero],
 )
+_DOWN = decimal.Context(prec=200, rounding=decimal.ROUND_DOWN, traps=[decimal.InvalidOperation])
 AMOUNT_PATTERN = r"[0-9]{1,12}(\.[0-9]{1,12})?"
 _AMOUNT = re.compile(AMOUNT_PATTERN, re.ASCII)
 
@@ -87,6 +88,11 @@ def scaled(amount: Decimal, numerator: int, denominator: int) -> Decimal:
     """Return `amount` × numerator / denominator, rounded half-even at 9 decimals: projections only."""
     product = _EXACT.multiply(amount, Decimal(numerator))
     return _PROJECTED.quantize(_PROJECTED.divide(product, Decimal(denominator)), Decimal("1e-9"))
+
+
+def rounded_down(amount: Decimal, places: int) -> Decimal:
+    """Return `amount` cut to that many decimals, never above it."""
+    return _DOWN.quantize(amount, Decimal(1).scaleb(-places, _DOWN))
 
 
 def total(amounts: Iterable[Decimal]) -> Decimal:

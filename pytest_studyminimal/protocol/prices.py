@@ -52,10 +52,25 @@ def _short(tokens: int) -> str:
     return f"{tokens // 1000}k" if tokens % 1000 == 0 else str(tokens)
 
 
-def list_price(prices: Prices, usage: Usage, largest_prompt_tokens: int) -> Computed:
-    """Return the list price of an attempt whose largest request had that many prompt tokens."""
-    tier, name = tier_for(prices, largest_prompt_tokens)
-    return Computed(usd=price(usage, tier), basis=f"{name}, largest request")
+def list_price(prices: Prices, usage: Usage, largest_prompt_tokens: int | None) -> Computed:
+    """Return the list price of an attempt whose largest request had that many prompt tokens.
+
+    Where single prompts are not known, the sum of all decides, which is an upper bound.
+    """
+    deciding = usage.prompt_tokens if largest_prompt_tokens is None else largest_prompt_tokens
+    tier, name = tier_for(prices, deciding)
+    basis = "aggregate prompt" if largest_prompt_tokens is None else "largest request"
+    return Computed(usd=price(usage, tier), basis=f"{name}, {basis}")
+
+
+AGREEMENT = 2
+"""Reported and computed cost agree up to this factor, inclusive (seed: cost check)."""
+
+
+def agree(reported_usd: Decimal, computed_usd: Decimal) -> bool:
+    """Whether two costs are within the factor of each other; two zeros agree, one zero does not."""
+    low, high = sorted((reported_usd, computed_usd))
+    return high <= money.multiply(low, AGREEMENT)
 
 
 def upper_rates(

@@ -107,12 +107,54 @@ Ending = Literal[
 ]
 
 
+class ServerStatus(Frozen):
+    """An MCP server as an agent CLI reported it; `connected` is the one good status."""
+
+    name: str
+    status: str
+
+
+class AgentFacts(Frozen):
+    """What an agent CLI's process and stream showed beside messages; all of it is public.
+
+    `exit_status` is negative for a signal and None where the process had to be ended. `stayed` says
+    that it did not exit after its result, `cut` that its output passed the cap. `results` counts
+    result events. `reported_cost_usd` is the largest valid one, in dollars. `partial_usage` is set
+    where no result told the whole. `startup_s` is the time from start to the init event.
+    """
+
+    exit_status: int | None = None
+    stayed: bool = False
+    cut: bool = False
+    stream_problems: tuple[str, ...] = ()
+    results: int = 0
+    subtype: str | None = None
+    is_error: bool | None = None
+    api_error_status: int | None = None
+    terminal_reason: str | None = None
+    version: str | None = None
+    model: str | None = None
+    tools: tuple[str, ...] = ()
+    servers: tuple[ServerStatus, ...] = ()
+    denials: tuple[str, ...] = ()
+    reported_cost_usd: Dollars | None = None
+    cost_problems: tuple[str, ...] = ()
+    num_turns: int | None = None
+    duration_ms: int | None = None
+    duration_api_ms: int | None = None
+    startup_s: float | None = None
+    api_retries: int = 0
+    unknown_events: dict[str, int] = Field(default_factory=dict)
+
+
 class Transcript(Frozen):
     """What a transport saw, normalised and unjudged.
 
     `usage` sums the paid calls whose usage was valid; `usage_complete` is false where any was lost.
     `models` are the served models in the order first seen. `stop_reason` is the last one received.
     `problem` is one public line about an ending other than "finished". `answer` and `raw` are private.
+    `largest_prompt_tokens` is None where single prompts are not known. `agent` is None for an API.
+    `stream` is what an agent's process wrote on stdout, byte by byte, `stderr` the end of the other.
     """
 
     transport: str
@@ -125,12 +167,15 @@ class Transcript(Frozen):
     tool_calls: tuple[ToolCall, ...] = ()
     usage: Usage = Usage()
     usage_complete: bool = True
-    largest_prompt_tokens: int = 0
+    largest_prompt_tokens: int | None = 0
     stop_reason: str | None = None
     answer: str = ""
     answer_complete: bool = False
     wall_s: float = 0.0
     raw: tuple[dict[str, Any], ...] = ()
+    agent: AgentFacts | None = None
+    stream: bytes = b""
+    stderr: str = ""
 
 
 class Judgement(Frozen):
@@ -172,3 +217,7 @@ class Observation(Frozen):
     wall_s: float | None = None
     rehearsal: bool
     cumulative_cap_exceeded: bool = False
+    expected_version: str | None = None
+    attempt_budget_usd: Dollars | None = None
+    index_sha256: str | None = None
+    agent: AgentFacts | None = None

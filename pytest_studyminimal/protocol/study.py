@@ -141,10 +141,20 @@ class BudgetPlan(Frozen):
 _EVERYBODYS = frozenset({"PATH", "TMPDIR", "TZ", "HOME", "USER", "LOGNAME", "LANG", "LC_ALL"})
 
 
-class Connection(Frozen):
-    """How prompts reach a model: transport, provider, model and the *name* of the key's variable."""
+Transport = Literal["messages-api", "claude-code"]
 
-    transport: Literal["messages-api"]
+_NO_CLI_READS = frozenset({"ANTHROPIC_API_KEY"})
+_VERSION = re.compile(r"[0-9]+(\.[0-9]+){1,3}([-+.][0-9A-Za-z.-]+)?", re.ASCII)
+
+
+class Connection(Frozen):
+    """How prompts reach a model: transport, provider, model and the *name* of the key's variable.
+
+    `version` is that of the API, or the one build of an agent CLI that may run. An agent CLI gets
+    the variables named in `env`, beside those of every child, and logs in by itself.
+    """
+
+    transport: Transport
     model: Annotated[str, StringConstraints(pattern=r"^[!-~]{1,200}$")]
     provider: Literal["anthropic", "rehearsal"] = "anthropic"
     alias: bool = False
@@ -152,9 +162,37 @@ class Connection(Frozen):
     base_url: Annotated[str, AfterValidator(_base_url)] | None = None
     key: VariableName | None = None
     temperature: Annotated[Amount, AfterValidator(_at_most_one)] = money.ZERO
+    env: Annotated[tuple[VariableName, ...], AfterValidator(_unique)] = ()
+
+    @property
+    def is_agent(self) -> bool:
+        """Whether the route is an agent CLI, a program of its own, and not an API."""
+        return self.transport != "messages-api"
+
+    @model_validator(mode="after")
+    def _agent_is_pinned(self) -> Self:
+        if not self.is_agent:
+            if self.env:
+                raise ValueError("no env with an API, which is not a child process")
+            return self
+        api_only = {"base_url", "key", "temperature"} & self.model_fields_set
+        if api_only:
+            raise ValueError(
+                f"no {' and no '.join(sorted(api_only))} with transport = {self.transport!r}: the CLI"
+                " has its own login and its own sampling"
+            )
+        if "version" not in self.model_fields_set or not _VERSION.fullmatch(self.version):
+            raise ValueError(
+                f'the exact version of the CLI with transport = "{self.transport}", such as "2.1.296"'
+            )
+        if refused := sorted(_NO_CLI_READS & set(self.env)):
+            raise ValueError(f"an env without {refused[0]}: the CLI uses its own login")
+        return self
 
     @model_validator(mode="after")
     def _provider_is_reachable(self) -> Self:
+        if self.is_agent:
+            return self
         if self.key in _EVERYBODYS:
             raise ValueError("a key in a variable of its own; every child process gets that one")
         if self.provider == "rehearsal" and (self.base_url or self.key):
@@ -215,7 +253,8 @@ class Server(Frozen):
     """A stdio MCP server: argument array, environment, and the exact tools that may be offered.
 
     Placeholders in `argv`, `cwd`, `env`, `version` and `identity`: {python} {study} {export}
-    {checkout} {config} {engine}. `cwd` defaults to the study folder, which is {study}.
+    {checkout} {config} {engine}. `cwd` defaults to the study folder, which is {study}. `index` are
+    patterns of paths that the server itself may write in its checkout, such as its own index.
     """
 
     argv: Annotated[tuple[NonEmpty, ...], Field(min_length=1)]
@@ -226,6 +265,7 @@ class Server(Frozen):
     cwd: NonEmpty = "{study}"
     identity: Names = ()
     version: tuple[NonEmpty, ...] = ()
+    index: Names = ()
 
     def uses(self, placeholder: str) -> bool:
         """Whether `{placeholder}` stands anywhere in this server's configuration."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from pytest_studyminimal.protocol.records import (
     ToolCall,
@@ -12,6 +12,11 @@ from pytest_studyminimal.protocol.records import (
     Transcript,
     Usage,
 )
+
+if TYPE_CHECKING:
+    from decimal import Decimal
+
+    from pytest_studyminimal.protocol.arms import Arm
 
 
 class Meter(Protocol):
@@ -22,6 +27,12 @@ class Meter(Protocol):
 
         Raises BudgetRefusedError, AttemptBudgetError, RunStoppedError or LedgerError; then the call
         must not be sent.
+        """
+
+    def reserve_attempt(self) -> None:
+        """Reserve the whole budget of the attempt, once; the run settles it after the judgement.
+
+        Raises BudgetRefusedError, RunStoppedError or LedgerError; then nothing may be started.
         """
 
     def settle(self, usage: Usage) -> None:
@@ -57,12 +68,20 @@ class Assignment:
     tools_per_turn: int
     deadline_s: float
     tool_s: float
+    stdout_bytes: int
+    attempt_usd: Decimal
 
 
-class Transport(Protocol):
-    """One route to an agent."""
+Tools_contra = TypeVar("Tools_contra", contravariant=True)
 
-    def carry(self, assignment: Assignment, toolbox: Toolbox, meter: Meter) -> Transcript:
+
+class Transport(Protocol[Tools_contra]):
+    """One route to an agent; `tools` are what its attempts are given, a toolbox or a workplace."""
+
+    def arm(self, tools: Tools_contra) -> Arm:
+        """Return what the agent must be offered, name by name."""
+
+    def carry(self, assignment: Assignment, tools: Tools_contra, meter: Meter) -> Transcript:
         """Run one attempt to its end and return what was seen; KeyboardInterrupt is an ending too."""
 
 

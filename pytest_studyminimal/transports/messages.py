@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import certifi
 
+from pytest_studyminimal.protocol.arms import Arm
 from pytest_studyminimal.protocol.errors import ProviderError
 from pytest_studyminimal.transports import Assignment, Meter, Toolbox, Transport
 from pytest_studyminimal.transports.conversation import Conversation
@@ -52,7 +53,7 @@ def _fault(key: str) -> str | None:
 
 
 @dataclass(frozen=True)
-class MessagesApi(Transport):
+class MessagesApi(Transport[Toolbox]):
     """A route to a model: the API at `base_url`, without caching, thinking or server tools."""
 
     base_url: str
@@ -79,15 +80,21 @@ class MessagesApi(Transport):
                 f"found certificates that cannot be read ({error.strerror})"
             ) from None
 
-    def carry(self, assignment: Assignment, toolbox: Toolbox, meter: Meter) -> Transcript:
+    def arm(self, tools: Toolbox) -> Arm:
+        """See `transports.Transport`."""
+        names = tuple(tool.name for tool in tools.definitions)
+        behind = {name: server for name in names if (server := tools.server_of(name))}
+        return Arm(names, behind, tuple(dict.fromkeys(behind.values())))
+
+    def carry(self, assignment: Assignment, tools: Toolbox, meter: Meter) -> Transcript:
         """Run one attempt to its end and return what was seen.
 
         `raw` holds one object per request: `request` (1-based), `status`, `reply` as parsed or the
-        beginning of an unreadable body as `text`, and `tool_results`. LedgerError and
-        passes through.
+        beginning of an unreadable body as `text`, and `tool_results`. LedgerError passes
+        through.
         """
         secret = Secret(self.key)
-        conversation = Conversation(assignment, toolbox, meter, self.temperature, secret)
+        conversation = Conversation(assignment, tools, meter, self.temperature, secret)
         try:
             url = f"{self.base_url.rstrip('/')}/v1/messages"
             with Line(url, secret, self.version, self._tls) as line:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from pytest_studyminimal.protocol.errors import ServerError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from pytest_studyminimal.protocol.study import Server
 
@@ -105,6 +105,13 @@ def environment(
             raise ServerError(
                 "spawn", f"found no variable {name}, required it to be set (pass_env)"
             )
-    names = (*INHERITED, *spec.pass_env)
-    inherited = {name: source[name] for name in names if name in source and name not in forbidden}
-    return inherited | {name: places.expand(value) for name, value in spec.env.items()}
+    own = {name: places.expand(value) for name, value in spec.env.items()}
+    return inherited(source, spec.pass_env, forbidden) | own
+
+
+def inherited(
+    environ: Mapping[str, str], names: Iterable[str], forbidden: frozenset[str]
+) -> dict[str, str]:
+    """Return what a child gets of `environ`: everybody's variables and `names`, none `forbidden`."""
+    chosen = (*INHERITED, *names)
+    return {name: environ[name] for name in chosen if name in environ and name not in forbidden}

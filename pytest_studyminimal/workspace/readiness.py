@@ -169,6 +169,12 @@ def hashes(spec: Server, places: Places) -> dict[str, str]:
     return {label: _sha256(label, places) for label in spec.identity}
 
 
+def check_identity(spec: Server, places: Places, identity: dict[str, str]) -> None:
+    """Refuse (`identity`) a server whose files are not those that preflight hashed."""
+    if hashes(spec, places) != identity:
+        raise ServerError("identity", "found a changed identity file, required that of preflight")
+
+
 def _sha256(label: str, places: Places) -> str:
     file = Path(places.study, places.expand(label))
     try:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Self
 
-from pydantic import TypeAdapter
+from pydantic import Field, TypeAdapter
 
 from pytest_studyminimal.protocol.errors import ServerError
 from pytest_studyminimal.protocol.frozen import Frozen
@@ -16,6 +17,7 @@ from pytest_studyminimal.workspace.failures import Failure
 from pytest_studyminimal.workspace.places import environment
 from pytest_studyminimal.workspace.readiness import (
     alive,
+    check_identity,
     check_names,
     check_ready,
     check_tools,
@@ -28,7 +30,7 @@ from pytest_studyminimal.workspace.readiness import (
 from pytest_studyminimal.workspace.toolnames import wire_map, wire_name
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable
     from types import TracebackType
 
     from pytest_studyminimal.protocol.study import Limits, Server
@@ -42,7 +44,8 @@ class ServerFacts(Frozen):
     `tools_json` is one text, since a ledger sorts the keys of objects and rewrites large numbers,
     and a model must see the same bytes in every process. `identity` maps each entry of the
     manifest, as written, to the SHA-256 of its file; `version_line` is the first line of what the
-    version program printed.
+    version program printed. `reachable` says by task whether each source can be reached: yes, no or
+    unknown.
     """
 
     mode: str
@@ -52,6 +55,7 @@ class ServerFacts(Frozen):
     version_line: str | None
     tools_json: str
     identity: dict[str, str]
+    reachable: dict[str, tuple[str, ...]] = Field(default_factory=dict)
 
     @cached_property
     def tools(self) -> tuple[ToolDefinition, ...]:
@@ -80,10 +84,12 @@ def preflight(
     limits: Limits,
     *,
     forbidden: frozenset[str] = frozenset(),
+    probe: Probe | None = None,
 ) -> ServerFacts:
     """Start the server, list its tools, make the readiness call and stop it; nothing is spent.
 
-    `forbidden` are names of variables that no server may get. Takes at most `limits.start_s` for
+    `forbidden` are names of variables that no server may get. `probe` may call the allowed tools of
+    the ready server and returns what the facts hold as reachable. Takes at most `limits.start_s` for
     start and list, `limits.tool_s` for the call, `limits.start_s` for the version program and a few
     seconds for the end. Raises ServerError with one line.
     """
@@ -97,6 +103,7 @@ def preflight(
             check_tools(server_id, spec, tools, session.hide)
             check_ready(session, spec, limits)
             tools_json = verbatim(tools)
+            reachable = _probed(session, spec, tools, limits, probe)
         if noise := session.noise():
             raise ServerError("noise", f"found {noise}, required nothing but MCP messages")
     return ServerFacts(
@@ -107,7 +114,33 @@ def preflight(
         version_line=version_line,
         tools_json=tools_json,
         identity=identity,
+        reachable=reachable,
     )
+
+
+Probe = Callable[
+    [tuple[ToolDefinition, ...], Callable[[str, dict[str, Any]], ToolResult | None]],
+    Mapping[str, tuple[str, ...]],
+]
+
+
+def _probed(
+    session: Session,
+    spec: Server,
+    tools: tuple[ToolDefinition, ...],
+    limits: Limits,
+    probe: Probe | None,
+) -> dict[str, tuple[str, ...]]:
+    def call(name: str, arguments: dict[str, Any]) -> ToolResult | None:
+        try:
+            plain = session.call(name, arguments, limits.tool_s, public=False)
+        except Failure as failure:
+            answered = failure.kind == "answer"
+            return ToolResult(text="", is_error=True) if answered else None
+        return results.of_call(plain, limits.tool_result_bytes)
+
+    allowed = tuple(tool for tool in tools if tool.name in spec.allow)
+    return {} if probe is None else dict(probe(allowed, call))
 
 
 def definitions(
@@ -153,10 +186,7 @@ class RunningServer:
             raise ServerError(
                 "identity", "found another name or version, required those of preflight"
             )
-        if hashes(self._spec, self._places) != self._facts.identity:
-            raise ServerError(
-                "identity", "found a changed identity file, required that of preflight"
-            )
+        check_identity(self._spec, self._places, self._facts.identity)
 
     def _compare(self, tools: tuple[ToolDefinition, ...]) -> None:
         check_names(self._spec, tools)

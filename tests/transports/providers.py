@@ -279,6 +279,8 @@ def assignment(**fields):
         "tools_per_turn": 20,
         "deadline_s": 10.0,
         "tool_s": 30.0,
+        "stdout_bytes": 4_194_304,
+        "attempt_usd": Decimal("0.10"),
     }
     return Assignment(**{**planned, **fields})
 

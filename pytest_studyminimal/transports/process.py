@@ -1,0 +1,155 @@
+"""One run of an agent CLI: its output drained, its deadline kept, its end certain."""
+
+from __future__ import annotations
+
+import contextlib
+import selectors
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pytest_studyminimal.evidence.uninterrupted import interrupts_wait
+from pytest_studyminimal.transports.stream import Lines
+from pytest_studyminimal.workspace.process import Child, read_now
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
+
+    from pytest_studyminimal.protocol.records import Ending
+
+GRACE_S = 10.0
+"""How long a process may stay after its result."""
+_POLL_S = 0.05
+_LAST_WORDS_S = 0.3
+_MOST_WORDS_S = 2.0
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a run ended. `exit_status` is None where the process had to be ended by us."""
+
+    ending: Ending
+    exit_status: int | None
+    stayed: bool
+    cut: bool
+    stdout: bytes
+    stderr: str
+    wall_s: float
+
+
+class _Limits:
+    """When to stop waiting: the deadline, the grace after a result, silence after the end."""
+
+    def __init__(self, until: float) -> None:
+        self._until = until
+        self._grace_ends: float | None = None
+        self._ended_at: float | None = None
+        self._quiet_at: float | None = None
+
+    def passed(self, *, done: bool) -> tuple[Ending, bool] | None:
+        """Return how a program that still runs must end now, None where it may go on."""
+        now = time.monotonic()
+        if now >= self._until:
+            return "deadline", False
+        if done:
+            self._grace_ends = self._grace_ends or now + GRACE_S
+        return ("finished", True) if self._grace_ends and now >= self._grace_ends else None
+
+    def silent(self, *, heard: bool) -> bool:
+        """Whether a program that has ended said its last: its pipes may live on in other hands."""
+        now = time.monotonic()
+        self._ended_at = self._ended_at or now
+        self._quiet_at = None if heard else self._quiet_at or now
+        quiet = self._quiet_at is not None and now - self._quiet_at >= _LAST_WORDS_S
+        return quiet or now - self._ended_at >= _MOST_WORDS_S
+
+
+@dataclass
+class AgentProcess:
+    """A run of `argv`; `take` gets every line of stdout, `done` says that a result has come."""
+
+    argv: Sequence[str]
+    cwd: Path
+    env: Mapping[str, str]
+    deadline_s: float
+    most_bytes: int
+    take: Callable[[bytes], None]
+    done: Callable[[], bool]
+
+    def run(self) -> Ended:
+        """Start, read to the end, and end what is left. Raises OSError where it cannot start.
+
+        An interrupt is an ending too: what was seen until then is returned, never lost.
+        """
+        started = time.monotonic()
+        lines = Lines(self.most_bytes)
+        child: Child | None = None
+        ending: Ending = "interrupted"
+        stayed = False
+        try:
+            with interrupts_wait():
+                child = Child(self.argv, cwd=self.cwd, env=self.env)
+            child.close_stdin()
+            ending, stayed = self._watch(child, lines, started + self.deadline_s)
+        except KeyboardInterrupt:
+            pass
+        if child is None:
+            return Ended(ending, None, False, False, b"", "", 0.0)
+        status = child.status()
+        try:
+            with interrupts_wait():
+                self._finish(child, lines)
+        except KeyboardInterrupt:
+            ending = "interrupted"
+        return Ended(
+            ending=ending,
+            exit_status=status,
+            stayed=stayed,
+            cut=lines.cut,
+            stdout=bytes(lines.kept),
+            stderr=child.stderr_tail,
+            wall_s=time.monotonic() - started,
+        )
+
+    def _finish(self, child: Child, lines: Lines) -> None:
+        try:
+            child.stop()
+            # What stands in the pipe after the end may hold the result, and with it the cost.
+            with contextlib.suppress(OSError):
+                while data := read_now(child.stdout):
+                    self._take(data, lines)
+            for line in lines.end():
+                self.take(line)
+        finally:
+            child.close()
+
+    def _watch(self, child: Child, lines: Lines, until: float) -> tuple[Ending, bool]:
+        """Read until the program has ended, or the deadline or the grace after its result has."""
+        limits = _Limits(until)
+        with selectors.DefaultSelector() as selector:
+            selector.register(child.stdout, selectors.EVENT_READ)
+            selector.register(child.stderr, selectors.EVENT_READ)
+            while True:
+                running = child.status() is None
+                if running and (end := limits.passed(done=self.done())):
+                    return end
+                if not selector.get_map():
+                    time.sleep(_POLL_S)
+                ready = [key.fd for key, _ in selector.select(_POLL_S)]
+                for descriptor in ready:
+                    if not self._read(child, descriptor, lines):
+                        selector.unregister(descriptor)
+                if not running and (not selector.get_map() or limits.silent(heard=bool(ready))):
+                    return "finished", False
+
+    def _read(self, child: Child, descriptor: int, lines: Lines) -> bool:
+        if descriptor == child.stderr:
+            return child.read_stderr()
+        data = read_now(child.stdout)
+        self._take(data or b"", lines)
+        return data != b""
+
+    def _take(self, data: bytes, lines: Lines) -> None:
+        for line in lines.feed(data):
+            self.take(line)
