@@ -76,3 +76,120 @@ def plan(
         click.echo(f"studyminimal: {error}", err=True)
         sys.exit(4)
     click.echo(json.dumps(described, indent=2) if as_json else "\n".join(plan_lines(described)))
+
+
+def _refused(error: Exception) -> None:
+    click.echo(f"studyminimal: {error}", err=True)
+    sys.exit(4)
+
+
+def _print(document: object, lines: list[str], *, as_json: bool) -> None:
+    click.echo(json.dumps(document, indent=2) if as_json else "\n".join(lines))
+
+
+_PATH = click.Path(path_type=Path)
+
+
+@main.command()
+@click.argument("stream", type=_PATH, required=False)
+@click.option("--study", type=_PATH, help="Folder of the study.")
+@click.option("--task", metavar="ID", help="Task of the attempt.")
+@click.option("--scenario", metavar="ID", help="Scenario of the attempt.")
+@click.option(
+    "--exit-status", type=int, default=0, show_default=True, help="Negative for a signal."
+)
+@click.option(
+    "--study-connection", metavar="ID", help="Connection (default: the first agent CLI's)."
+)
+@click.option(
+    "--study-attempt-budget-usd", metavar="USD", help="What was reserved for the attempt."
+)
+@click.option("--ledger", type=_PATH, help="Ledger of the run to judge again.")
+@click.option("--run", metavar="RUN", help="Run of the ledger, all of its attempts.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def judge(as_json: bool, **asked: object) -> None:
+    """Apply the rule book to a stored STREAM, or with --ledger and --run to a whole run.
+
+    Starts nothing, spends nothing and changes no ledger. Exits 0 whatever the verdict.
+    """
+    from pytest_studyminimal.judging.command import judged
+    from pytest_studyminimal.protocol.errors import StudyError
+
+    try:
+        document, lines = judged(**asked)  # type: ignore[arg-type]
+    except StudyError as error:
+        _refused(error)
+    else:
+        _print(document, lines, as_json=as_json)
+
+
+@main.command()
+@click.argument("run", metavar="RUN[:ATTEMPT]")
+@click.option("--ledger", type=_PATH, help="Ledger (default: searched in the state directory).")
+@click.option("--private", is_flag=True, help="Show prompts, arguments, results and answers too.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def show(run: str, ledger: Path | None, private: bool, as_json: bool) -> None:
+    """Tell what agents did in a run, call by call, from the kept transcripts."""
+    from pytest_studyminimal.protocol.errors import StudyError
+    from pytest_studyminimal.reports.showing import shown_run
+
+    try:
+        document, lines = shown_run(run, ledger, private=private)
+    except StudyError as error:
+        _refused(error)
+    else:
+        _print(document, lines, as_json=as_json)
+
+
+@main.command()
+@click.argument("study", type=_PATH)
+@click.option("--study-connection", metavar="ID", help="Connection (default: the first).")
+@click.option(
+    "--study-root",
+    "roots",
+    metavar="NAME=PATH",
+    multiple=True,
+    help="Checkout of a corpus, or engine.",
+)
+@click.option(
+    "--study-agent", "agents", metavar="TRANSPORT=PATH", multiple=True, help="Program of a CLI."
+)
+@click.option("--study-rehearse", is_flag=True, help="As a dress rehearsal would see it.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def doctor(
+    study: Path,
+    study_connection: str | None,
+    roots: tuple[str, ...],
+    agents: tuple[str, ...],
+    study_rehearse: bool,
+    as_json: bool,
+) -> None:
+    """Say line by line what of STUDY is ready here, what is missing and how to get it.
+
+    Runs the preflight alone and spends nothing. Exits 0 where all is ready, else 1; 4 where the
+    study or an option cannot be used.
+    """
+    from pytest_studyminimal.doctoring import described
+    from pytest_studyminimal.doctoring import doctor as examine
+    from pytest_studyminimal.protocol.errors import StudyError
+
+    found = []
+    try:
+        patient = examine(
+            study,
+            connection=study_connection,
+            rehearse=study_rehearse,
+            roots=roots,
+            agents=agents,
+            environ=os.environ,
+            cwd=Path.cwd(),
+        )
+        for finding in patient.findings():
+            found.append(finding)
+            if not as_json:
+                click.echo(finding.line)
+    except StudyError as error:
+        _refused(error)
+    if as_json:
+        click.echo(json.dumps(described(found), indent=2))
+    sys.exit(0 if all(one.ready for one in found) else 1)

@@ -15,7 +15,7 @@ import pytest_studyminimal
 
 PACKAGE = Path(pytest_studyminimal.__file__).parent
 ROOMS = [
-    {"plugin", "cli", "planning"},
+    {"plugin", "cli", "planning", "doctoring"},
     {"reports", "judging"},
     {"preflight", "reachability", "run", "approvals"},
     {"transports", "rehearsal"},

@@ -92,6 +92,29 @@ class Ledger:
             raise _unwritable(path, error) from None
         return ledger
 
+    @classmethod
+    def read(cls, path: Path) -> Ledger:
+        """Open an existing ledger of any study, only to read it; nothing is created or changed.
+
+        Raises LedgerError where there is no file, or it is no ledger.
+        """
+        try:
+            if not path.is_file():
+                raise LedgerError(f"{path}: found no file, required a ledger")
+            connection = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)
+        except (OSError, sqlite3.Error):
+            raise LedgerError(f"{path}: found a file that cannot be read, required one") from None
+        ledger = cls(path, connection)
+        try:
+            ledger._refuse_other_format(ledger._first())
+            ledger._refuse_damaged()
+        except BaseException as error:
+            connection.close()
+            if isinstance(error, sqlite3.Error):
+                raise LedgerError(f"{path}: found another file, required a ledger") from None
+            raise
+        return ledger
+
     @property
     def directory(self) -> Path:
         """Where the ledger, its run locks and its private streams lie."""
@@ -108,13 +131,16 @@ class Ledger:
                 )
             first = self._first()
             self._refuse_damaged()
-        if first.kind != "ledger" or first.body.get("format") != FORMAT:
-            raise LedgerError(f"{self.path}: found another format, required ledger format {FORMAT}")
+        self._refuse_other_format(first)
         if first.body["study"] != study:
             raise LedgerError(
                 f"{self.path}: found the ledger of study {first.body['study']!r},"
                 f" required the one of {study!r} (--study-ledger)"
             )
+
+    def _refuse_other_format(self, first: Record) -> None:
+        if first.kind != "ledger" or first.body.get("format") != FORMAT:
+            raise LedgerError(f"{self.path}: found another format, required ledger format {FORMAT}")
 
     def _refuse_damaged(self) -> None:
         query = f"SELECT {COLUMNS} FROM record ORDER BY seq DESC LIMIT 1"  # noqa: S608

@@ -76,9 +76,7 @@ def arm_of_connection(study: Study, connection: Connection, scenario: str) -> Ar
     return claude_arm(study, scenario)
 
 
-def ended_of(
-    stdout: bytes, end: dict[str, Any], most_bytes: int
-) -> tuple[Ended, list[bytes]]:
+def ended_of(stdout: bytes, end: dict[str, Any], most_bytes: int) -> tuple[Ended, list[bytes]]:
     """Return how a stored process ended, and its lines; `end` is what was kept of its end."""
     lines = Lines(most_bytes)
     read = [*lines.feed(stdout), *lines.end()]

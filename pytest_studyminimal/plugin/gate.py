@@ -260,7 +260,11 @@ def _open(
     )
     with interrupts_wait():
         with ledger.transaction():
-            ledger.append("run", account=account, run=session.run_id, body=body)
+            # Questions are private; with them a run can be judged again from the ledger alone.
+            private = {
+                "manifest": folder.study.model_dump(mode="json", by_alias=True, exclude_unset=True)
+            }
+            ledger.append("run", account=account, run=session.run_id, body=body, private=private)
             budget.approve(cap.usd, phase=session.phase, series=series.id, source=cap.source)
         # From here on the end of the session closes it, whatever comes.
         session.run = run

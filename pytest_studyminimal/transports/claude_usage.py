@@ -78,9 +78,7 @@ def _faults(entry: dict[str, Any]) -> list[str]:
     return faults
 
 
-def _split(
-    counts: list[int], usage: object, foreign_writes: int
-) -> tuple[Usage | None, list[str]]:
+def _split(counts: list[int], usage: object, foreign_writes: int) -> tuple[Usage | None, list[str]]:
     read, written, cached, created = counts
     creation = usage.get("cache_creation") if isinstance(usage, dict) else None
     creation = {} if creation is None else creation

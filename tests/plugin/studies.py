@@ -120,8 +120,14 @@ def make_study(
     parallel=False,
     limits="",
     files=None,
+    agent=None,
+    kit="",
 ):
-    """Write a study with the arms `plain` and `docs`; without a base_url it rehearses."""
+    """Write a study with the arms `plain` and `docs`; without a base_url it rehearses.
+
+    `agent` are more lines of a connection to Claude Code that takes the place of the API's, `kit`
+    more lines of the server's table.
+    """
     folder, checkout = base / "studies" / "tiny", base / "checkout"
     folder.mkdir(parents=True)
     commit = make_repository(checkout, files)
@@ -130,6 +136,12 @@ def make_study(
         'provider = "rehearsal"'
         if base_url is None
         else f'provider = "anthropic"\nbase_url = "{base_url}"\nkey = "{KEY_NAME}"'
+    )
+    connection = (
+        f'[connections.http]\ntransport = "messages-api"\nmodel = "claude-haiku-5-5"\n{provider}'
+        if agent is None
+        else '[connections.cli]\ntransport = "claude-code"\nversion = "2.1.296"\n'
+        f'model = "claude-haiku-5-5"\nalias = true\n{agent}'
     )
     questions = "".join(
         f'[[tasks]]\nid = "{task}"\ncorpus = "corpus"\n'
@@ -148,10 +160,7 @@ question = "Does it work?"
 pilot_usd = "1"
 full_usd = "2"
 attempt_usd = "0.50"
-[connections.http]
-transport = "messages-api"
-model = "claude-haiku-5-5"
-{provider}
+{connection}
 {PRICES}
 [corpora.corpus]
 commit = "{commit}"
@@ -159,6 +168,7 @@ commit = "{commit}"
 argv = {json.dumps(list(server))}
 allow = ["doc.search", "doc.get", "handoff.resolve"]
 ready = {{ tool = "doc.search", arguments = {{ query = "budget" }} }}
+{kit}
 [scenarios.plain]
 tools = ["list", "read", "search"]
 [scenarios.docs]
