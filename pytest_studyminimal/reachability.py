@@ -11,8 +11,6 @@ import re
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any, Literal
 
-from pytest_studyminimal.rehearsal.tools import ToolShelf
-
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
@@ -44,6 +42,9 @@ class _Prober:
         tools: tuple[ToolDefinition, ...],
         call: Callable[[str, dict[str, Any]], ToolResult | None],
     ) -> None:
+        # Loaded only where servers are probed: it brings the local provider with it.
+        from pytest_studyminimal.rehearsal.tools import ToolShelf  # noqa: PLC0415
+
         self._shelf = ToolShelf([tool.model_dump() for tool in tools])
         self._call = call
         self._left = _MOST_CALLS

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from pytest_studyminimal.protocol import money
 from pytest_studyminimal.protocol.text import dollars, one_line
 from pytest_studyminimal.reports.pairs import Differences, differences, median
+from pytest_studyminimal.reports.proofs import agent_lines, proven_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -43,10 +44,11 @@ def summary(run: RunView, *, verbose: bool, ledger: Path) -> list[str]:
         lines += _difference_lines(found)
     if run.row.body["phase"] == "pilot":
         lines += extrapolation(run)
+    lines += agent_lines(run)
     lines += _what_stopped(run)
     lines.append(_money_line(run))
     if run.row.body["rehearsal"]:
-        lines.append(NOT_EVIDENCE)
+        lines += [proven_line(run), NOT_EVIDENCE]
     lines.append(f"ledger {ledger} · run {run.row.run}")
     return lines
 
@@ -267,8 +269,9 @@ def _money_line(run: RunView) -> str:
         if any(line.observation and line.observation.cumulative_cap_exceeded for line in run.lines)
         else ""
     )
+    rule = "larger of reported and list price" if run.row.body.get("agent") else "upper rates"
     return (
-        f"charged {dollars(money.text(run.charged_usd))} in this run (upper rates); account"
+        f"charged {dollars(money.text(run.charged_usd))} in this run ({rule}); account"
         f" {run.row.account}: {dollars(money.text(balance.spent_usd))} spent{reserved}"
         f" of {dollars(money.text(run.cap_usd))}{over}"
     )

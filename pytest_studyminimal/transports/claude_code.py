@@ -150,9 +150,9 @@ def transcript(
             "startup_s": startup_s,
         }
     )
-    answer = events.answer
-    stop_reason = events.last.get("stop_reason")
     clean = (lambda text: text) if hide is None else hide
+    answer = clean(events.answer)
+    stop_reason = events.last.get("stop_reason")
     stream = ended.stdout.decode("utf-8", "surrogateescape")
     return Transcript(
         transport=NAME,

@@ -51,9 +51,9 @@ def bill_of(result: dict[str, Any], is_study_model: Callable[[str], bool]) -> Bi
             continue
         problems += _faults(entry)
         counts = [one + more for one, more in zip(counts, found, strict=True)]
-    usage, split_problems = _split(counts, result.get("usage"), foreign_writes)
     if not by_model and _has_tokens(result.get("usage")):
-        split_problems.append("usage without modelUsage")
+        return Bill(reported, None, (), (*problems, "usage without modelUsage"))
+    usage, split_problems = _split(counts, result.get("usage"), foreign_writes)
     problems += split_problems
     names = tuple(word_of(name, 200) or "" for name in by_model)
     return Bill(reported, usage if valid else None, names, tuple(problems))

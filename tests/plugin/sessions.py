@@ -9,6 +9,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -26,6 +27,7 @@ import studies
 from pytest_studyminimal.evidence.ledger import Ledger
 
 PATIENCE_S = 60.0
+COMMAND = "from pytest_studyminimal.cli import main; main(prog_name='studyminimal')"
 # Only what these tests are about: each of the others costs every process of a session its time.
 PLUGINS = tuple(
     part
@@ -288,6 +290,19 @@ def run(study, *arguments, **options):
     if study.ledger.exists():
         check_ledger(study)
     return ended
+
+
+def studyminimal(*arguments, **variables):
+    """Run the command and return what it printed and its status."""
+    return subprocess.run(
+        [sys.executable, "-c", COMMAND, *map(str, arguments)],
+        env=studies.environment(**variables),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
 
 
 @contextlib.contextmanager

@@ -1,13 +1,11 @@
 """Published MCP servers, each in an environment of its own, installed once into .cache/."""
 
-import os
-import shutil
-import subprocess
 import sys
 import venv
 from pathlib import Path
 
 import pytest
+from installs import CACHE, QUIET, command, installed, npm
 
 from pytest_studyminimal.protocol.study import Limits, Readiness, Server
 from pytest_studyminimal.workspace.places import Places
@@ -15,31 +13,9 @@ from pytest_studyminimal.workspace.servers import RunningServer, definitions, pr
 
 pytestmark = pytest.mark.slow
 
-CACHE = Path(os.environ.get("STUDYMINIMAL_TEST_CACHE") or Path(__file__).parents[2] / ".cache")
 GIT_SERVER = "mcp-server-git==2026.10.19"
 FILES_SERVER = "@modelcontextprotocol/server-filesystem@2026.8.31"
 LIMITS = Limits(start_s=30, tool_s=30)
-INSTALL_S = 300
-
-
-def installed(folder, marker, install):
-    """Install once; a half-finished installation is thrown away. Skips with the last line said."""
-    if (folder / marker).exists():
-        return folder
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
-    try:
-        install(folder)
-    except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as error:
-        shutil.rmtree(folder, ignore_errors=True)
-        said = (error.stderr or b"").decode(errors="replace").strip().splitlines() or [str(error)]
-        pytest.skip(f"cannot install into {folder.name}: {said[-1]}")
-    (folder / marker).touch()
-    return folder
-
-
-def command(*argv, cwd=None):
-    subprocess.run(argv, cwd=cwd, check=True, capture_output=True, timeout=INSTALL_S)
 
 
 @pytest.fixture(scope="session")
@@ -54,13 +30,10 @@ def git_server():
 
 @pytest.fixture(scope="session")
 def files_server():
-    npm = shutil.which("npm")
-    if npm is None or shutil.which("node") is None:
-        pytest.skip("npm is not installed")
+    program = npm()
 
     def install(folder):
-        quiet = ("--no-audit", "--no-fund", "--loglevel=error")
-        command(npm, "install", "--prefix", str(folder), *quiet, FILES_SERVER)
+        command(program, "install", "--prefix", str(folder), *QUIET, FILES_SERVER)
 
     folder = CACHE / "server-filesystem-2026.8.31"
     where = "node_modules/@modelcontextprotocol/server-filesystem/dist/index.js"
