@@ -9,6 +9,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from pytest_studyminimal.rehearsal.conversation import (
+    Step,
+    directory_of,
+    question_of,
+    steps_of,
+)
 from pytest_studyminimal.rehearsal.finding import (
     Hit,
     best_lines,
@@ -17,7 +23,7 @@ from pytest_studyminimal.rehearsal.finding import (
     numbered_lines,
     shared,
 )
-from pytest_studyminimal.rehearsal.tools import Step, Tool, ToolShelf, steps_of
+from pytest_studyminimal.rehearsal.tools import BUILT_IN, Tool, ToolShelf
 
 _LAST_TURN = 6
 _LAST_SEARCH = 3
@@ -29,23 +35,17 @@ Block = dict[str, Any]
 
 def respond(request: dict[str, Any]) -> list[Block]:
     """Return the content of the reply: one text, or a text and calls (`name` and `input`, no id)."""
-    question = _question(request["messages"][0]["content"])
-    steps = steps_of(request["messages"])
-    turn = 1 + sum(message["role"] == "assistant" for message in request["messages"])
-    keywords = keywords_of(question)
-    shelf = ToolShelf(request.get("tools", []))
+    messages, directory = request["messages"], directory_of(request)
+    steps = steps_of(messages, directory)
+    turn = 1 + sum(message["role"] == "assistant" for message in messages)
+    keywords = keywords_of(question_of(messages))
+    shelf = ToolShelf(request.get("tools", []), directory)
     if not shelf.tools:
         return _say("I have no tools, so there is nothing that I could read or cite.")
     calls = _next_calls(shelf, steps, keywords, turn)
     if calls:
         return [*_say(_intention(calls)), *calls]
     return _say(_answer(shelf, steps, keywords))
-
-
-def _question(content: str | list[Block]) -> str:
-    if isinstance(content, str):
-        return content
-    return "\n".join(block["text"] for block in content if block["type"] == "text")
 
 
 def _say(words: str) -> list[Block]:
@@ -59,10 +59,12 @@ def _intention(calls: list[Block]) -> str:
 def _next_calls(shelf: ToolShelf, steps: list[Step], keywords: list[str], turn: int) -> list[Block]:
     if turn >= _LAST_TURN or any(_was_read(shelf, step) for step in steps):
         return []
-    reads = _reads(shelf, steps, _hits(shelf, steps, keywords))
-    if reads or turn > _LAST_SEARCH:
-        return reads
-    return _searches(shelf, steps, keywords)
+    # In a cut result chance chose what is seen, so it counts only where there is nothing else.
+    whole = [step for step in steps if not (step.name in BUILT_IN and step.is_partial)]
+    calls = _reads(shelf, steps, _hits(shelf, whole, keywords))
+    if not calls and turn <= _LAST_SEARCH:
+        calls = _searches(shelf, steps, keywords)
+    return calls or _reads(shelf, steps, _hits(shelf, steps, keywords))
 
 
 def _was_read(shelf: ToolShelf, step: Step) -> bool:
@@ -76,7 +78,7 @@ def _hits(shelf: ToolShelf, steps: list[Step], keywords: list[str]) -> list[Hit]
         hit
         for step in steps
         if step.name in finders and not step.is_error
-        for hit in hits_in(step.text, step.name)
+        for hit in _hits_of(step)
         # A listing names everything; a search may know better than to repeat the question's words.
         if step.name in searchers or shared(hit.path, keywords)
     ]
@@ -86,13 +88,18 @@ def _hits(shelf: ToolShelf, steps: list[Step], keywords: list[str]) -> list[Hit]
     return list(best.values())
 
 
+def _hits_of(step: Step) -> list[Hit]:
+    hits = hits_in(step.text, step.name)
+    return sorted(hits, key=Hit.position) if step.name in BUILT_IN else hits
+
+
 def _reads(shelf: ToolShelf, steps: list[Step], hits: list[Hit]) -> list[Block]:
     # The best hits that were not tried with every reader, each with the next reader for it.
     calls: list[Block] = []
     for hit in hits:
         for reader in shelf.readers_for(hit.found_by):
             if not any(step.name == reader.name and step.asks_for(hit.path) for step in steps):
-                calls.append(_call(reader, reader.reading(hit.path, hit.line)))
+                calls.append(_call(reader, reader.reading(hit.path, hit.line, shelf.directory)))
                 break
         if len(calls) == _READS:
             break
@@ -108,7 +115,9 @@ def _searches(shelf: ToolShelf, steps: list[Step], keywords: list[str]) -> list[
         if fresh and len(tried) < (2 if searcher is not shelf.searchers[-1] else 6):
             return [_call(searcher, searcher.asking(query)) for query in fresh[:2]]
     listed = {step.name for step in steps}
-    return [_call(tool, {}) for tool in shelf.listers if tool.name not in listed][:1]
+    return [
+        _call(tool, tool.listing(keywords)) for tool in shelf.listers if tool.name not in listed
+    ][:1]
 
 
 def _call(tool: Tool, arguments: dict[str, Any]) -> Block:

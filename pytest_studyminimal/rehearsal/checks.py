@@ -26,18 +26,25 @@ _KNOWN = frozenset(
 )
 _TOOL_NAME = re.compile(r"[a-zA-Z0-9_-]{1,128}", re.ASCII)
 _COMBINERS = ("oneOf", "allOf", "anyOf")
+_MOST_MARKS = 4
 
 
 class InvalidRequestError(ValueError):
     """The request breaks a rule of the API; the message is the API's answer."""
 
 
-def check(request: Any) -> None:
-    """Raise InvalidRequestError where the real API would answer 400."""
+def check(request: Any, *, beta: bool = False) -> None:
+    """Raise InvalidRequestError where the real API would answer 400.
+
+    With `beta`, which a header of the request asks for, fields that are not known here pass, and
+    messages of the system may follow those of the user.
+    """
     _require(isinstance(request, dict), "The request body is not valid JSON: expected an object")
-    _check_top_level(request)
+    _check_top_level(request, beta=beta)
     _check_tools(request.get("tools", []))
-    _check_messages(request["messages"], tools_defined=bool(request.get("tools")))
+    messages = _without_betas(request["messages"]) if beta else request["messages"]
+    _check_messages(messages, tools_defined=bool(request.get("tools")))
+    _check_marks(request)
 
 
 def _require(holds: bool, message: str) -> None:
@@ -45,20 +52,17 @@ def _require(holds: bool, message: str) -> None:
         raise InvalidRequestError(message)
 
 
-def _check_top_level(request: dict[str, Any]) -> None:
+def _check_top_level(request: dict[str, Any], *, beta: bool) -> None:
     for name in ("model", "max_tokens", "messages"):
         _require(name in request, f"{name}: Field required")
     for name in request:
-        _require(name in _KNOWN, f"{name}: Extra inputs are not permitted")
+        _require(beta or name in _KNOWN, f"{name}: Extra inputs are not permitted")
     _require(_is_text(request["model"]), "model: String should have at least 1 character")
     limit = request["max_tokens"]
     _require(type(limit) is int and limit > 0, "max_tokens: Input should be greater than 0")
     heat = request.get("temperature", 1)
     _require(type(heat) in {int, float} and 0 <= heat <= 1, "temperature: range: 0..1")
-    _require(
-        request.get("stream", False) is False,
-        "stream: the rehearsal provider answers in JSON only; streaming is not served",
-    )
+    _require(type(request.get("stream", False)) is bool, "stream: Input should be a valid boolean")
     if "system" in request:
         _check_content(request["system"], "system", only=("text",))
 
@@ -92,6 +96,22 @@ def _check_tool(tool: Any, place: str) -> None:
     )
 
 
+def _without_betas(messages: Any) -> Any:
+    # What is left keeps the plain rules: turns that alternate and have nothing but their content.
+    if not isinstance(messages, list) or not all(isinstance(one, dict) for one in messages):
+        return messages
+    for index, message in enumerate(messages):
+        if message.get("role") == "system":
+            before = messages[index - 1].get("role") if index else None
+            _require(before == "user", f"messages.{index}: system must follow a user message")
+            _check_content(message.get("content"), f"messages.{index}.content", only=("text",))
+    return [
+        {name: value for name, value in message.items() if name in {"role", "content"}}
+        for message in messages
+        if message.get("role") != "system"
+    ]
+
+
 def _check_messages(messages: Any, *, tools_defined: bool) -> None:
     _require(
         isinstance(messages, list) and len(messages) > 0,
@@ -121,7 +141,8 @@ def _check_messages(messages: Any, *, tools_defined: bool) -> None:
     _require(len(messages) % 2 == 1, "messages: the final message must be of the user")
 
 
-_FROM_USER = ("text", "tool_result")
+_FROM_USER = ("text", "image", "document", "tool_result")
+_IN_RESULT = ("text", "image", "document", "search_result", "tool_reference")
 
 
 def _check_content(content: Any, place: str, *, only: tuple[str, ...]) -> list[dict[str, Any]]:
@@ -152,7 +173,7 @@ def _check_block(block: Any, place: str, only: tuple[str, ...]) -> None:
     elif kind == "tool_result":
         _require(_is_text(block.get("tool_use_id")), f"{place}.tool_use_id: Field required")
         _require(isinstance(block.get("is_error", False), bool), f"{place}.is_error: not a boolean")
-        _check_content(block.get("content"), f"{place}.content", only=("text",))
+        _check_content(block.get("content"), f"{place}.content", only=_IN_RESULT)
 
 
 def _check_pairing(blocks: list[dict[str, Any]], wanted: list[str], place: str) -> None:
@@ -181,3 +202,20 @@ def _check_pairing(blocks: list[dict[str, Any]], wanted: list[str], place: str) 
         all(kind == "tool_result" for kind in kinds[:results]),
         f"{place}: `tool_result` blocks must come first",
     )
+
+
+def _check_marks(request: dict[str, Any]) -> None:
+    contents = [request.get("system"), *(message["content"] for message in request["messages"])]
+    listed = [block for content in contents if isinstance(content, list) for block in content]
+    blocks = [*request.get("tools", []), *listed]
+    marks = [block["cache_control"] for block in blocks if "cache_control" in block]
+    _require(
+        len(marks) <= _MOST_MARKS,
+        f"A maximum of {_MOST_MARKS} blocks with cache_control may be provided. Found {len(marks)}.",
+    )
+    for mark in marks:
+        known = isinstance(mark, dict) and mark.get("type") == "ephemeral"
+        _require(known, "cache_control: Input should be of type 'ephemeral'")
+        _require(
+            mark.get("ttl", "5m") in ("5m", "1h"), "cache_control.ttl: Input should be '5m' or '1h'"
+        )

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from pytest_studyminimal.rehearsal.tools import Step
+    from pytest_studyminimal.rehearsal.conversation import Step
 
 _STOP_WORDS = frozenset(
     """
@@ -78,6 +78,10 @@ class Hit:
         """`path:line`, or the path alone."""
         return self.path if self.line is None else f"{self.path}:{self.line}"
 
+    def position(self) -> tuple[str, int]:
+        """Return what orders hits by path and line."""
+        return self.path, self.line or 0
+
     def score(self, keywords: list[str]) -> tuple[int, bool]:
         """Return what speaks for this hit: shared keywords, then a known line."""
         return shared(f"{self.path} {self.context}", keywords), self.line is not None
@@ -143,7 +147,7 @@ def numbered_lines(step: Step) -> list[tuple[int, str]]:
     matches = [_NUMBERED.fullmatch(line) for line in lines]
     if sum(match is not None for match in matches) * 2 > len(lines):
         return [(int(match["number"][:9]), match["line"]) for match in matches if match]
-    start = step.arguments.get("start_line", 1)
+    start = step.arguments.get("start_line", step.arguments.get("offset", 1))
     return list(enumerate(lines, start if isinstance(start, int) else 1))
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import socket
 import socketserver
@@ -12,18 +11,19 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Self
 
 from pytest_studyminimal.protocol.errors import ProviderError
-from pytest_studyminimal.rehearsal.agent import respond
-from pytest_studyminimal.rehearsal.checks import InvalidRequestError, check
+from pytest_studyminimal.rehearsal.checks import InvalidRequestError
+from pytest_studyminimal.rehearsal.replies import checked, reply_to
+from pytest_studyminimal.rehearsal.streaming import events_of
 
 _LARGEST_REQUEST_BYTES = 32 * 2**20
-_BYTES_PER_TOKEN = 4
+_PATH = "/v1/messages"
 
 
 class RehearsalProvider:
     """The rehearsal's provider: a context manager with the `base_url` to send requests to.
 
-    Replies are a function of the request alone: usage is a quarter of the bytes, rounded up, and
-    ids are hashes, so that two runs with equal requests count equal tokens. Entering raises
+    Replies are a function of the request alone: usage follows the bytes and ids are hashes, so that
+    two runs with equal requests count equal tokens. A request may ask for a stream. Entering raises
     ProviderError where loopback cannot be listened on.
     """
 
@@ -130,13 +130,34 @@ class _Handler(BaseHTTPRequestHandler):
         try:
             body = self._body()
             self._check_envelope()
-            self._answer(200, reply_to(body))
+            request = self._checked(body)
         except _Refusal as refusal:
             self._answer(refusal.status, refusal.body)
+            return
+        reply = reply_to(body, request)
+        if request.get("stream"):
+            self._stream(reply)
+        else:
+            self._answer(200, reply)
 
     def do_GET(self) -> None:
-        refusal = _Refusal(405, "invalid_request_error", "Method Not Allowed")
+        refusal = (
+            _Refusal(405, "invalid_request_error", "Method Not Allowed")
+            if self._route() == _PATH
+            else _Refusal(404, "not_found_error", "Not found")
+        )
+        # A body that nobody reads would be taken for the next request.
+        if "content-length" in self.headers or "transfer-encoding" in self.headers:
+            try:
+                self._body()
+            except _Refusal as unreadable:
+                refusal = unreadable
         self._answer(refusal.status, refusal.body)
+
+    do_HEAD = do_PUT = do_PATCH = do_DELETE = do_OPTIONS = do_GET  # noqa: N815
+
+    def _route(self) -> str:
+        return self.path.partition("?")[0]
 
     def _body(self) -> bytes:
         length = self.headers.get("content-length", "")
@@ -149,12 +170,22 @@ class _Handler(BaseHTTPRequestHandler):
         return self.rfile.read(int(length))
 
     def _check_envelope(self) -> None:
-        if self.path.partition("?")[0] != "/v1/messages":
+        if self._route() != _PATH:
             raise _Refusal(404, "not_found_error", "Not found")
-        if not self.headers.get("x-api-key"):
+        if not (self.headers.get("x-api-key") or self._bearer()):
             raise _Refusal(401, "authentication_error", "x-api-key header is required")
         if not self.headers.get("anthropic-version"):
             raise _Refusal(400, "invalid_request_error", "anthropic-version: header is required")
+
+    def _bearer(self) -> str:
+        scheme, _, token = self.headers.get("authorization", "").partition(" ")
+        return token.strip() if scheme.lower() == "bearer" else ""
+
+    def _checked(self, body: bytes) -> dict[str, Any]:
+        try:
+            return checked(body, beta=bool(self.headers.get("anthropic-beta")))
+        except InvalidRequestError as error:
+            raise _Refusal(400, "invalid_request_error", str(error)) from None
 
     def _answer(self, status: int, document: dict[str, Any]) -> None:
         self.server.count()
@@ -162,59 +193,19 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_response(status)
         self.send_header("content-type", "application/json")
         self.send_header("content-length", str(len(data)))
+        if self.close_connection:
+            self.send_header("connection", "close")
         self.end_headers()
-        self.wfile.write(data)
+        if self.command != "HEAD":
+            self.wfile.write(data)
 
-
-def reply_to(body: bytes) -> dict[str, Any]:
-    """Return the reply to a request's bytes, the same for the same bytes."""
-    request = _checked(body)
-    digest = hashlib.sha256(body).hexdigest()
-    content = [
-        {"type": "tool_use", "id": f"toolu_{digest[:20]}{index:02}", **block}
-        if block["type"] == "tool_use"
-        else block
-        for index, block in enumerate(respond(request))
-    ]
-    wants_tools = content[-1]["type"] == "tool_use"
-    tokens = _tokens(json.dumps(content, ensure_ascii=False).encode("utf-8", "backslashreplace"))
-    stop_reason = "tool_use" if wants_tools else "end_turn"
-    if tokens > request["max_tokens"]:
-        content, tokens, stop_reason = _cut(content, request["max_tokens"])
-    return {
-        "id": f"msg_{digest[:24]}",
-        "type": "message",
-        "role": "assistant",
-        "model": request["model"],
-        "content": content,
-        "stop_reason": stop_reason,
-        "stop_sequence": None,
-        "usage": {
-            "input_tokens": _tokens(body),
-            "output_tokens": tokens,
-            "cache_creation_input_tokens": 0,
-            "cache_read_input_tokens": 0,
-        },
-    }
-
-
-def _checked(body: bytes) -> dict[str, Any]:
-    try:
-        request: dict[str, Any] = json.loads(body)
-        check(request)
-    except InvalidRequestError as error:
-        raise _Refusal(400, "invalid_request_error", str(error)) from None
-    except (ValueError, RecursionError):
-        message = "The request body is not valid JSON"
-        raise _Refusal(400, "invalid_request_error", message) from None
-    return request
-
-
-def _tokens(data: bytes) -> int:
-    return -(-len(data) // _BYTES_PER_TOKEN)
-
-
-def _cut(content: list[dict[str, Any]], limit: int) -> tuple[list[dict[str, Any]], int, str]:
-    # A model that runs into its limit: half a sentence, or a call that never came.
-    words = content[0].get("text", "")[: limit * _BYTES_PER_TOKEN // 2].rstrip()
-    return ([{"type": "text", "text": words}] if words else []), limit, "max_tokens"
+    def _stream(self, reply: dict[str, Any]) -> None:
+        self.server.count()
+        self.send_response(200)
+        self.send_header("content-type", "text/event-stream; charset=utf-8")
+        self.send_header("transfer-encoding", "chunked")
+        self.end_headers()
+        for event in events_of(reply):
+            self.wfile.write(b"%x\r\n%b\r\n" % (len(event), event))
+            self.wfile.flush()
+        self.wfile.write(b"0\r\n\r\n")

@@ -6,10 +6,13 @@ import json
 import signal
 import stat
 import time
+from dataclasses import dataclass
 from decimal import Decimal
 
 import pytest
 import sessions
+from played import StandIn, make_standin, make_study
+from sessions import slow
 
 import studies
 from pytest_studyminimal.evidence.ledger import Ledger
@@ -39,16 +42,27 @@ def observations(study):
     return [record.body for record in study.records("observation")]
 
 
-@pytest.fixture
-def completed(study, standin):
+@dataclass(frozen=True)
+class Completed:
+    """A clean session of both arms: its study, the program that played the agent, its output."""
+
+    study: studies.TinyStudy
+    standin: StandIn
+    out: str
+
+
+@pytest.fixture(scope="module")
+def completed(tmp_path_factory):
+    base = tmp_path_factory.mktemp("completed")
+    study, standin = make_study(base), make_standin(base)
     ended = sessions.run(study, standin.option)
     assert ended.status == 0, ended.out + ended.err
-    return ended
+    return Completed(study, standin, ended.out)
 
 
-def test_both_arms_complete_and_all_of_the_metrics_are_in_the_ledger(study, standin, completed):
-    row = study.records("run")[0].body
-    first, second = observations(study)
+def test_both_arms_complete_and_all_of_the_metrics_are_in_the_ledger(completed):
+    row = completed.study.records("run")[0].body
+    first, second = observations(completed.study)
 
     assert row["agent"]["version"] == row["agent"]["expected_version"] == "2.1.296"
     assert len(row["agent"]["sha256"]) == 64
@@ -67,16 +81,16 @@ def test_both_arms_complete_and_all_of_the_metrics_are_in_the_ledger(study, stan
     assert first["agent"]["num_turns"] == first["turns"] == 2
     assert first["agent"]["duration_ms"] == 40
     assert 0 < first["agent"]["startup_s"] <= first["wall_s"]
-    reach = study.records("run")[0].body["servers"]["corpus"]["docs"]["reachable"]
+    reach = completed.study.records("run")[0].body["servers"]["corpus"]["docs"]["reachable"]
     assert reach == {"alpha": ["yes"]}
 
 
-def test_the_version_is_asked_once_for_a_run(standin, completed):
-    assert standin.versions_asked == 1
+def test_the_version_is_asked_once_for_a_run(completed):
+    assert completed.standin.versions_asked == 1
 
 
-def test_the_arms_differ_in_their_servers_and_in_nothing_else(study, standin, completed):
-    plain, docs = (start["argv"] for start in standin.starts)
+def test_the_arms_differ_in_their_servers_and_in_nothing_else(completed):
+    plain, docs = (start["argv"] for start in completed.standin.starts)
 
     differing = [(one, other) for one, other in zip(plain, docs, strict=True) if one != other]
     assert differing == [
@@ -91,8 +105,8 @@ def test_the_arms_differ_in_their_servers_and_in_nothing_else(study, standin, co
     assert list(json.loads(option(docs, "--mcp-config"))["mcpServers"]) == ["docs"]
 
 
-def test_the_arguments_stand_in_the_order_of_the_protocol(standin, completed):
-    flags = [word for word in standin.starts[0]["argv"] if word.startswith("-")]
+def test_the_arguments_stand_in_the_order_of_the_protocol(completed):
+    flags = [word for word in completed.standin.starts[0]["argv"] if word.startswith("-")]
 
     assert flags == [
         *("-p", "--model", "--output-format", "--verbose", "--no-session-persistence"),
@@ -100,23 +114,23 @@ def test_the_arguments_stand_in_the_order_of_the_protocol(standin, completed):
         *("--permission-prompts", "--tools", "--allowedTools", "--disallowedTools"),
         *("--mcp-config", "--strict-mcp-config"),
     ]
-    assert option(standin.starts[0]["argv"], "--disallowedTools") == (
+    assert option(completed.standin.starts[0]["argv"], "--disallowedTools") == (
         "Bash,Edit,MultiEdit,Write,NotebookEdit,WebFetch,WebSearch,Task,Agent"
     )
 
 
-def test_every_attempt_works_in_its_own_read_only_export(standin, completed):
-    folders = [start["cwd"] for start in standin.starts]
+def test_every_attempt_works_in_its_own_read_only_export(completed):
+    folders = [start["cwd"] for start in completed.standin.starts]
 
     assert len(set(folders)) == 2
-    assert {start["mode"] for start in standin.starts} == {"0555"}
-    assert not any(start["writable"] for start in standin.starts)
+    assert {start["mode"] for start in completed.standin.starts} == {"0555"}
+    assert not any(start["writable"] for start in completed.standin.starts)
 
 
-def test_streams_are_kept_privately_and_judged_again_alike(study, completed, tmp_path):
-    run = study.records("run")[0].run
-    folder = study.ledger.parent / "streams" / run
-    before = study.ledger.read_bytes()
+def test_streams_are_kept_privately_and_judged_again_alike(completed, tmp_path):
+    run = completed.study.records("run")[0].run
+    folder = completed.study.ledger.parent / "streams" / run
+    before = completed.study.ledger.read_bytes()
 
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     files = sorted(folder.iterdir())
@@ -125,18 +139,22 @@ def test_streams_are_kept_privately_and_judged_again_alike(study, completed, tmp
         *("alpha.docs.1.jsonl", "alpha.docs.1.end.json"),
     }
     assert {stat.S_IMODE(file.stat().st_mode) for file in files} == {0o600}
-    done = sessions.studyminimal("judge", "--ledger", study.ledger, "--run", run)
+    done = sessions.studyminimal("judge", "--ledger", completed.study.ledger, "--run", run)
     assert done.returncode == 0, done.stderr
     assert "2 judged, 0 differ" in done.stdout
-    assert study.ledger.read_bytes() == before
+    assert completed.study.ledger.read_bytes() == before
 
 
-def test_an_older_verdict_that_differs_is_said(study, completed):
-    run = study.records("run")[0].run
-    stream = study.ledger.parent / "streams" / run / "alpha.docs.1.jsonl"
-    stream.write_text(stream.read_text().replace('"connected"', '"pending"'))
+def test_an_older_verdict_that_differs_is_said(completed):
+    run = completed.study.records("run")[0].run
+    stream = completed.study.ledger.parent / "streams" / run / "alpha.docs.1.jsonl"
+    before = stream.read_text()
+    stream.write_text(before.replace('"connected"', '"pending"'))
 
-    done = sessions.studyminimal("judge", "--ledger", study.ledger, "--run", run, "--json")
+    done = sessions.studyminimal(
+        "judge", "--ledger", completed.study.ledger, "--run", run, "--json"
+    )
+    stream.write_text(before)
 
     document = json.loads(done.stdout)
     first, second = document["attempts"]
@@ -147,12 +165,12 @@ def test_an_older_verdict_that_differs_is_said(study, completed):
     assert second["differs"][-1] == "charged_usd: was 0.000962, is 0.1"
 
 
-def test_show_tells_calls_without_words_and_words_only_where_asked(study, completed):
-    run = study.records("run")[0].run
+def test_show_tells_calls_without_words_and_words_only_where_asked(completed):
+    run = completed.study.records("run")[0].run
 
-    plain = sessions.studyminimal("show", f"{run}:alpha:docs:1", "--ledger", study.ledger)
+    plain = sessions.studyminimal("show", f"{run}:alpha:docs:1", "--ledger", completed.study.ledger)
     private = sessions.studyminimal(
-        "show", f"{run}:alpha:docs:1", "--ledger", study.ledger, "--private"
+        "show", f"{run}:alpha:docs:1", "--ledger", completed.study.ledger, "--private"
     )
 
     assert "call Grep" in plain.stdout
@@ -160,8 +178,11 @@ def test_show_tells_calls_without_words_and_words_only_where_asked(study, comple
     assert "The cap is cumulative: docs/budget.md:3." in private.stdout
 
 
-@pytest.mark.parametrize("arguments", [(), ("-s",), ("-n", "1")])
+@pytest.mark.parametrize("arguments", [(), slow(("-s",)), slow(("-n", "1"))])
 def test_a_child_gets_an_empty_input_and_the_listed_environment_alone(study, standin, arguments):
+    if "-n" in arguments:
+        study.edit("parallel = false", "parallel = true")
+
     ended = sessions.run(study, standin.option, *arguments, **HOSTILE)
 
     assert ended.status == 0, ended.out + ended.err
@@ -179,10 +200,10 @@ def test_a_child_gets_an_empty_input_and_the_listed_environment_alone(study, sta
     "question",
     [
         "-v what does this flag do?",
-        "--model of a budget?",
-        "two\nlines, --tools Bash and 'quotes' \"$HOME\" `id`",
-        "-",
-        "--",
+        slow("--model of a budget?"),
+        slow("two\nlines, --tools Bash and 'quotes' \"$HOME\" `id`"),
+        slow("-"),
+        slow("--"),
     ],
 )
 def test_a_prompt_is_one_word_whatever_it_looks_like(study, standin, question):
@@ -202,12 +223,12 @@ def test_a_prompt_is_one_word_whatever_it_looks_like(study, standin, question):
     ("how", "status", "reason"),
     [
         ({"exit": 1}, "failed", "ended by exit status 1"),
-        ({"dies": "SIGTERM"}, "failed", "ended by signal SIGTERM without a result"),
-        ({"dies": "SIGKILL"}, "failed", "ended by signal SIGKILL without a result"),
-        ({"init_version": "2.1.300"}, "invalid-setup", "the CLI said 2.1.300, required"),
-        ({"text": "Warning: a line\n"}, "invalid-setup", "line 2 is not a JSON object"),
-        ({"bytes": 5_000_000}, "failed", "its output passed the cap"),
-        (
+        slow({"dies": "SIGTERM"}, "failed", "ended by signal SIGTERM without a result"),
+        slow({"dies": "SIGKILL"}, "failed", "ended by signal SIGKILL without a result"),
+        slow({"init_version": "2.1.300"}, "invalid-setup", "the CLI said 2.1.300, required"),
+        slow({"text": "Warning: a line\n"}, "invalid-setup", "line 2 is not a JSON object"),
+        slow({"bytes": 5_000_000}, "failed", "its output passed the cap"),
+        slow(
             {"result": {"subtype": "error_max_budget_usd", "total_cost_usd": 0.6}},
             "invalid-cost",
             "reported 0.6 USD and computed",
@@ -232,13 +253,14 @@ def test_an_attempt_that_did_not_complete_stops_the_run_and_is_charged(
     assert "Traceback" not in ended.out + ended.err
 
 
+@pytest.mark.slow
 def test_a_line_of_a_megabyte_and_a_half_is_read(study, standin):
     standin.behaves(bytes=1_500_000)
 
     assert sessions.run(study, standin.option).status == 0
 
 
-@pytest.mark.parametrize("children", [[], [False], [True]])
+@pytest.mark.parametrize("children", [slow([]), slow([False]), [True]])
 def test_a_deadline_ends_the_process_and_all_that_it_started(study, standin, children):
     study.edit("deadline_s = 20", "deadline_s = 2")
     standin.behaves(hangs="before", ignores_term=True, children=children)
@@ -279,7 +301,7 @@ def test_a_process_that_stays_after_its_result_has_ten_seconds(study, standin):
     assert 10 <= seen["wall_s"] < 20
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, slow(signal.SIGTERM)])
 def test_an_interrupt_records_the_attempt_and_ends_its_process(study, standin, number):
     standin.behaves(hangs="before", children=[True])
 
@@ -296,6 +318,7 @@ def test_an_interrupt_records_the_attempt_and_ends_its_process(study, standin, n
     assert not studies.python_processes(str(standin.folder))
 
 
+@pytest.mark.slow
 def test_after_a_kill_nothing_is_left_and_the_reservation_stays_charged(study, standin):
     standin.behaves(hangs="before", children=[False, True])
     with sessions.started_session(study, standin.option) as session:
@@ -315,7 +338,14 @@ def test_after_a_kill_nothing_is_left_and_the_reservation_stays_charged(study, s
 
 
 @pytest.mark.parametrize(
-    "version", ["2.1.300 (Claude Code)", "2.1.2960 (Claude Code)", "2.1.296-beta", "v2.1.296", ""]
+    "version",
+    [
+        slow("2.1.300 (Claude Code)"),
+        "2.1.2960 (Claude Code)",
+        slow("2.1.296-beta"),
+        slow("v2.1.296"),
+        slow(""),
+    ],
 )
 def test_another_version_is_refused_before_any_money(study, standin, version):
     standin.behaves(versions=[version])
@@ -330,6 +360,7 @@ def test_another_version_is_refused_before_any_money(study, standin, version):
     assert not study.ledger.exists()
 
 
+@pytest.mark.slow
 def test_a_program_that_is_not_there_is_one_line(study, tmp_path):
     ended = sessions.run(study, f"--study-agent=claude-code={tmp_path / 'none'}")
 
@@ -337,7 +368,9 @@ def test_a_program_that_is_not_there_is_one_line(study, tmp_path):
     assert "found no program, required Claude Code 2.1.296" in ended.out + ended.err
 
 
-@pytest.mark.parametrize("text", ["claude-code", "codex9=/x", "=x", "claude-code="])
+@pytest.mark.parametrize(
+    "text", [slow("claude-code"), "codex9=/x", slow("=x"), slow("claude-code=")]
+)
 def test_an_option_that_names_no_program_is_refused(study, text):
     ended = sessions.run(study, f"--study-agent={text}")
 
@@ -371,6 +404,7 @@ def test_a_named_variable_reaches_the_agent_and_its_value_nothing_that_is_kept(t
     assert kept.count(secret.encode()) == 0
 
 
+@pytest.mark.slow
 def test_a_named_variable_that_is_not_set_is_refused(tmp_path, standin):
     study = studies.make_study(tmp_path / "named", agent='env = ["MY_AGENT_TOKEN"]\n')
 
@@ -383,9 +417,9 @@ def test_a_named_variable_that_is_not_set_is_refused(tmp_path, standin):
 @pytest.mark.parametrize(
     ("lines", "told"),
     [
-        ('env = ["ANTHROPIC_API_KEY"]', "an env without ANTHROPIC_API_KEY"),
-        ('key = "MY_KEY"', "no key with transport = 'claude-code'"),
-        ('base_url = "https://example.invalid"', "no base_url with transport"),
+        slow('env = ["ANTHROPIC_API_KEY"]', "an env without ANTHROPIC_API_KEY"),
+        slow('key = "MY_KEY"', "no key with transport = 'claude-code'"),
+        slow('base_url = "https://example.invalid"', "no base_url with transport"),
         ('temperature = "0"', "no temperature with transport"),
     ],
 )

@@ -147,7 +147,7 @@ REFUSED = {
     "max_tokens of zero": (request(max_tokens=0), "max_tokens"),
     "max_tokens as true": (request(max_tokens=True), "max_tokens"),
     "temperature of two": (request(temperature=2), "temperature"),
-    "streaming": (request(stream=True), "streaming is not served"),
+    "a stream of one": (request(stream=1), "stream"),
     "a dotted tool name": (request(tools=[tool("doc.search")]), "should match pattern"),
     "a long tool name": (request(tools=[tool("x" * 129)]), "should match pattern"),
     "two tools of a name": (request(tools=[tool(), tool()]), "unique"),
@@ -342,6 +342,8 @@ def rehearse(provider, toolbox, question=QUESTION):
         tools_per_turn=20,
         deadline_s=20,
         tool_s=30,
+        stdout_bytes=1_000_000,
+        attempt_usd=Decimal(1),
     )
     api = MessagesApi(base_url=provider.base_url, key="any", temperature=Decimal(0))
     transcript = api.carry(planned, toolbox, Meter())
