@@ -67,7 +67,8 @@ def describe_plan(
     arms = {
         arm: _arm(folder, arm, folder.study.connections[name]) for arm in folder.study.scenarios
     }
-    ceiling = money.multiply(folder.study.budget.attempt_usd, len(attempts))
+    attempt_usd = folder.study.attempt_usd(folder.study.connections[name])
+    ceiling = money.multiply(attempt_usd, len(attempts))
     return {
         "study": folder.study.id,
         "phase": phase,
@@ -77,7 +78,7 @@ def describe_plan(
         "provider": folder.study.connections[name].provider,
         "started": NOTHING_STARTED,
         "cap_usd": money.text(cap.usd),
-        "attempt_usd": money.text(folder.study.budget.attempt_usd),
+        "attempt_usd": money.text(attempt_usd),
         "worst_case_usd": money.text(min(cap.usd, ceiling)),
         "attempts": [
             {
@@ -126,7 +127,7 @@ def _first_request(
 
 def _reservation(folder: StudyFolder, attempt: Attempt, connection: str, upper: Tier) -> str:
     if folder.study.connections[connection].is_agent:
-        return money.text(folder.study.budget.attempt_usd)
+        return money.text(folder.study.attempt_usd(folder.study.connections[connection]))
     question = folder.study.task(attempt.task).question
     body = _first_request(folder, attempt.scenario, question, folder.study.connections[connection])
     needed = prices.reservation(
@@ -154,7 +155,7 @@ def _agent_arm(folder: StudyFolder, scenario: str, connection: Connection) -> di
         model=connection.model,
         question="(the question of the task)",
         system=folder.study.prompt.system and "(the system prompt)",
-        limit_usd=folder.study.budget.attempt_usd,
+        limit_usd=folder.study.attempt_usd(connection),
         arm=claude_arm(folder.study, scenario),
         denied=(),
         commands={name: folder.study.servers[name].argv for name in servers},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from dataclasses import dataclass, field
 from functools import partial
@@ -185,7 +186,7 @@ def check(
     server may get. Raises CorpusError or ServerError with one line.
     """
     corpora = read_corpora(folder, attempts, roots)
-    check_sources(folder, corpora, sources)
+    sources = check_sources(folder, corpora, sources)
     for name, corpus in corpora.items():
         if any(sha256(data).hexdigest() == folder.key_sha256 for data in corpus.files.values()):
             raise CorpusError(
@@ -227,19 +228,35 @@ def check(
 
 def check_sources(
     folder: StudyFolder, corpora: Mapping[str, Corpus], sources: Mapping[str, tuple[str, ...]]
-) -> None:
-    """Refuse a study whose authoritative sources cannot be read in its corpora at their pins."""
+) -> dict[str, tuple[str, ...]]:
+    """Return the authoritative paths by task, each of its corpus at the pin, `*` replaced.
+
+    Raises CorpusError for a source that is not exactly one readable file.
+    """
+    found = {}
     for task in folder.study.tasks:
         corpus = corpora.get(task.corpus)
-        if corpus is None:
-            continue
-        for number, path in enumerate(sources.get(task.id, ()), start=1):
-            if path not in corpus.files:
-                # The path itself is part of the key, so the line gives only its number.
-                raise CorpusError(
-                    f"corpus {task.corpus}: found no readable file for source {number} of task {task.id},"
-                    f" required every source of the answer key at commit {corpus.commit[:12]}"
-                )
+        if corpus is not None:
+            found[task.id] = tuple(
+                _source(corpus, source, f"source {number} of task {task.id}")
+                for number, source in enumerate(sources.get(task.id, ()), start=1)
+            )
+    return found
+
+
+def _source(corpus: Corpus, source: str, which: str) -> str:
+    if source in corpus.files:
+        return source
+    pattern = re.compile(".*".join(map(re.escape, source.split("*"))), re.DOTALL)
+    matching = [path for path in corpus.files if "*" in source and pattern.fullmatch(path)]
+    if len(matching) == 1:
+        return matching[0]
+    # The path itself is part of the key, so the line gives only its number.
+    found = f"{len(matching)} files" if matching else "no readable file"
+    raise CorpusError(
+        f"corpus {corpus.name}: found {found} for {which}, required every source of the answer key to"
+        f" be one file at commit {corpus.commit[:12]}"
+    )
 
 
 def _servers_over(

@@ -58,13 +58,14 @@ def judged(
     _known("--task", task, [one.id for one in manifest.tasks])
     _known("--scenario", scenario, manifest.scenarios)
     reserved = positive_amount("--study-attempt-budget-usd", study_attempt_budget_usd)
+    connection = _connection(manifest, study_connection)
     verdict = rejudge(
         manifest,
-        _connection(manifest, study_connection),
+        connection,
         scenario,
         _read(stream),
         end={"exit_status": exit_status},
-        attempt_usd=reserved or manifest.budget.attempt_usd,
+        attempt_usd=reserved or manifest.attempt_usd(connection),
     )
     document = {"task": task, "scenario": scenario, **verdict.described()}
     return document, verdict_lines(verdict)

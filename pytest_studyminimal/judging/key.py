@@ -15,7 +15,10 @@ from pytest_studyminimal.protocol.study import Id, Names
 
 
 class Expected(Frozen):
-    """What a correct answer says, and the files at the pin that say it. Both are private."""
+    """What a correct answer says, and the files at the pin that say it. Both are private.
+
+    A source is a path, or a pattern with `*` that one file at the pin must match.
+    """
 
     propositions: Annotated[Names, Field(min_length=1)]
     sources: Annotated[Names, Field(min_length=1)]

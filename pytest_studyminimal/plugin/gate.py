@@ -127,7 +127,7 @@ def terms_of(session: StudySession, folder: StudyFolder, series: str) -> Terms:
         study=folder.study,
         connection=connection,
         upper=_upper(session, folder),
-        attempt_usd=attempt_usd or folder.study.budget.attempt_usd,
+        attempt_usd=attempt_usd or folder.study.attempt_usd(connection),
         series=series,
         rehearsal=connection.provider == "rehearsal",
     )

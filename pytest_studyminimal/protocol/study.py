@@ -151,7 +151,8 @@ class Connection(Frozen):
     """How prompts reach a model: transport, provider, model and the *name* of the key's variable.
 
     `version` is that of the API, or the one build of an agent CLI that may run. An agent CLI gets
-    the variables named in `env`, beside those of every child, and logs in by itself.
+    the variables named in `env`, beside those of every child, and logs in by itself. `attempt_usd`
+    takes the place of the budget's for attempts over this connection.
     """
 
     transport: Transport
@@ -163,6 +164,7 @@ class Connection(Frozen):
     key: VariableName | None = None
     temperature: Annotated[Amount, AfterValidator(_at_most_one)] = money.ZERO
     env: Annotated[tuple[VariableName, ...], AfterValidator(_unique)] = ()
+    attempt_usd: Usd | None = None
 
     @property
     def is_agent(self) -> bool:
@@ -355,6 +357,10 @@ class Study(Frozen):
     def default_connection(self) -> str:
         """The first connection in the manifest."""
         return next(iter(self.connections))
+
+    def attempt_usd(self, connection: Connection) -> Decimal:
+        """Return what one attempt over a connection may cost, in dollars."""
+        return connection.attempt_usd or self.budget.attempt_usd
 
     def corpora_of(self, tasks: tuple[str, ...]) -> tuple[str, ...]:
         """Return the corpora that these tasks use, each once, in task order."""

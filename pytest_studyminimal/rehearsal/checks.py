@@ -208,7 +208,8 @@ def _check_marks(request: dict[str, Any]) -> None:
     contents = [request.get("system"), *(message["content"] for message in request["messages"])]
     listed = [block for content in contents if isinstance(content, list) for block in content]
     blocks = [*request.get("tools", []), *listed]
-    marks = [block["cache_control"] for block in blocks if "cache_control" in block]
+    told = (block.get("cache_control") for block in blocks)
+    marks = [mark for mark in told if mark is not None]
     _require(
         len(marks) <= _MOST_MARKS,
         f"A maximum of {_MOST_MARKS} blocks with cache_control may be provided. Found {len(marks)}.",

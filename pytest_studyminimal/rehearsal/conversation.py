@@ -10,6 +10,7 @@ from typing import Any
 PATHS = ("path", "file", "file_path", "filepath", "filename", "uri", "document", "doc", "doc_path")
 """Names of arguments that name a file."""
 
+_REMINDER, _REMINDER_END = "<system-reminder>", "</system-reminder>"
 _DIRECTORY = re.compile(r"^[\s*-]*Primary working directory: (?P<path>/.*?)\s*$", re.MULTILINE)
 
 
@@ -53,7 +54,14 @@ def texts_in(content: str | list[dict[str, Any]]) -> list[str]:
 
 def _is_reminder(text: str) -> bool:
     told = text.strip()
-    return told.startswith("<system-reminder>") and told.endswith("</system-reminder>")
+    return told.startswith(_REMINDER) and told.endswith(_REMINDER_END)
+
+
+def _without_reminders(text: str) -> str:
+    # A client that cannot put them elsewhere appends them to results.
+    while text.rstrip().endswith(_REMINDER_END) and _REMINDER in text:
+        text = text[: text.rindex(_REMINDER)].rstrip()
+    return text
 
 
 def directory_of(request: dict[str, Any]) -> str | None:
@@ -107,7 +115,7 @@ def _without(directory: str | None, text: str) -> str:
 
 def _told(content: str | list[dict[str, Any]]) -> str:
     # A client may show structured content for text: the one member is what a text tool returned.
-    text = "\n".join(text for text in texts_in(content) if not _is_reminder(text))
+    text = _without_reminders("\n".join(texts_in(content)))
     if not text.startswith('{"result":'):
         return text
     try:

@@ -22,7 +22,7 @@ Block = dict[str, Any]
 def usage_of(body: bytes, request: dict[str, Any], output_tokens: int) -> dict[str, Any]:
     """Return the usage of a reply of so many tokens to a request with these bytes."""
     earlier, later = _blocks(request)
-    if any("cache_control" in block for block in (*earlier, *later)):
+    if any(block.get("cache_control") for block in (*earlier, *later)):
         return _cached(request, earlier, later, output_tokens)
     return {
         "input_tokens": tokens_in(len(body)),
@@ -69,8 +69,8 @@ def _cached(
     size = 0
     for index, block in enumerate((*earlier, *later)):
         size += size_of({**block, "cache_control": None}, directory)
-        if "cache_control" in block:
-            marks.append((size, block["cache_control"].get("ttl", "5m")))
+        if mark := block.get("cache_control"):
+            marks.append((size, mark.get("ttl", "5m")))
         if index < len(earlier):
             known = size
     read = min(known, marks[-1][0])

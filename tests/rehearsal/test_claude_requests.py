@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import cli_requests
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from pytest_studyminimal.rehearsal import RehearsalProvider
 
@@ -130,6 +132,14 @@ def test_pictures_and_reminders_in_results_are_not_quoted(provider):
     assert "Warning" not in held.text
 
 
+def test_reminders_appended_to_a_result_do_not_hide_its_line_numbers(provider):
+    left = "\n\n<system-reminder>\n9 tokens left\n</system-reminder>" * 4
+    held = Conversation(provider, "Where is RETRY_LIMIT?", tools=BUILT_IN)
+    held.give(f"src/retry.py:13:RETRY_LIMIT{left}")
+    assert held.give(f"13\tRETRY_LIMIT = 5{left}") == []
+    assert held.text.endswith("- src/retry.py:13: RETRY_LIMIT = 5")
+
+
 # The question and the directory
 
 
@@ -218,3 +228,48 @@ def test_its_fields_are_refused_where_no_header_asks_for_betas(provider):
     del request["context_management"], request["output_config"]
     refusal = cli_requests.post(provider, request, **{"anthropic-beta": ""})
     assert "roles must alternate" in refusal.json()["error"]["message"]
+
+
+members = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.sampled_from(["user", "system", "text", "1h", ""]),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(["role", "content", "type", "text", "cache_control", "ttl", "name"]),
+            inner,
+            max_size=4,
+        )
+    ),
+    max_leaves=10,
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.sampled_from(["system", "messages", "tools", "metadata", "stream", "extra"]), members)
+def test_no_field_breaks_the_provider(provider, name, value):
+    assert cli_requests.post(provider, cli_requests.first() | {name: value}).status_code in {
+        200,
+        400,
+    }
+
+
+@settings(max_examples=100, deadline=None)
+@given(members)
+def test_no_message_breaks_the_provider(provider, content):
+    request = cli_requests.first()
+    for index in range(len(request["messages"])):
+        changed = cli_requests.first()
+        changed["messages"][index]["content"] = content
+        response = cli_requests.post(provider, changed)
+        assert response.status_code in {200, 400}
+
+
+def test_a_mark_of_null_is_no_mark(provider):
+    request = cli_requests.first()
+    for block in cli_requests.marked(request):
+        block["cache_control"] = None
+    reply = cli_requests.message(cli_requests.post(provider, request))
+    assert reply["usage"]["cache_creation_input_tokens"] == 0
