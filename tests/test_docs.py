@@ -146,6 +146,7 @@ def test_every_status_and_property_is_documented():
         ),
         *("turns", "tool_calls", "input_tokens", "output_tokens", "cache_read_tokens"),
         *("cache_write_tokens", "charged_usd", "wall_s", "rehearsal", "series", "run"),
+        *("reported_cost_usd", "computed_cost_usd", "agent_version"),
     }
     listed = text.partition("hold the same plain properties")[2].partition("An unknown figure")[0]
     assert set(re.findall(r"`([a-z_]+)`", listed)) == named

@@ -51,6 +51,13 @@ def of_observation(run: Run, phase: str, observation: Observation) -> dict[str, 
             "cache_write_tokens": usage.cache_write_tokens,
         }
     figures |= {"charged_usd": money.text(observation.charged_usd), "wall_s": observation.wall_s}
+    if observation.agent is not None:
+        reported, computed = observation.reported_cost_usd, observation.computed_cost_usd
+        figures |= {
+            "reported_cost_usd": None if reported is None else money.text(reported),
+            "computed_cost_usd": None if computed is None else money.text(computed),
+            "agent_version": observation.agent.version,
+        }
     return {name: value for name, value in figures.items() if value is not None}
 
 

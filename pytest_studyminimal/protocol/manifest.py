@@ -236,6 +236,13 @@ def _check_tasks(study: Study, refuse: Callable[[str, object, str], None]) -> No
         seen.add(task.id)
         if task.corpus not in study.corpora:
             refuse(f"tasks[{index}].corpus", task.corpus, _one_of(study.corpora))
+        agents = [name for name, one in study.connections.items() if one.is_agent]
+        if agents and task.question.startswith("/"):
+            refuse(
+                f"tasks[{index}].question",
+                task.question.split()[0],
+                f"a question that {agents[0]}'s CLI does not take for a command of its own",
+            )
         size = len(task.question.encode()) + len((study.prompt.system or "").encode())
         if size > study.limits.prompt_bytes:
             required = (

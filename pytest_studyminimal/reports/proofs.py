@@ -91,10 +91,13 @@ def proven_line(run: RunView) -> str:
         "versions": _all(seen, _version_is_right),
         "tool sets": _all(seen, lambda one: _clean(one, "offered tools", "called ")),
         "servers": _all(seen, lambda one: _clean(one, "server ", "every call to server")),
-        "pins": "yes" if run.row.body["corpora"] else "not seen",
+        "pins": "yes" if run.row.body.get("corpora") else "not seen",
         "reachability": _reachability(run),
         "costs agree": _all(seen, _costs_agree),
     }
+    if run.row.body.get("agent") is None:
+        # An API tells neither a build nor a cost.
+        del parts["versions"], parts["costs agree"]
     return "proven: " + " · ".join(f"{name} {told}" for name, told in parts.items())
 
 
@@ -127,7 +130,7 @@ def _costs_agree(seen: Observation) -> bool | None:
 def _reachability(run: RunView) -> str:
     known = [
         reach
-        for by_server in run.row.body["servers"].values()
+        for by_server in run.row.body.get("servers", {}).values()
         for facts in by_server.values()
         for reaches in facts.get("reachable", {}).values()
         for reach in reaches

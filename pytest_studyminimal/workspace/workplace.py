@@ -57,8 +57,9 @@ class Workplace:
     def _command(self, name: str, spec: Server, places: Places) -> tuple[str, ...]:
         argv = tuple(places.expand(part) for part in spec.argv)
         cwd = Path(places.study, places.expand(spec.cwd))
-        # A CLI starts its servers in its own folder and environment.
-        if cwd == self.cwd and not (spec.env or spec.pass_env or self.agent_env):
+        # A CLI starts its servers in its own folder and environment, and expands ${VAR} in arguments.
+        plain = not any("${" in part for part in argv)
+        if plain and cwd == self.cwd and not (spec.env or spec.pass_env or self.agent_env):
             return argv
         assert self._box is not None
         file = Path(self._box.name) / f"{name}.json"

@@ -89,6 +89,19 @@ def test_the_version_is_asked_once_for_a_run(completed):
     assert completed.standin.versions_asked == 1
 
 
+def test_the_summary_has_the_build_both_costs_and_the_check_of_the_servers(completed):
+    assert "claude-code 2.1.296, pinned 2.1.296, sha256 " in completed.out
+    assert (
+        "alpha:plain:1: reported $0.000962, computed $0.000962, in 1,200, cache read 5,200,"
+        " cache write 3,100, out 340, start "
+    ) in completed.out
+    assert "MCP check, plain: no server in 1 of 1 attempts" in completed.out
+    assert (
+        "MCP check, docs: docs connected in 1 of 1 attempts; 0 of 3 MCP tools used" in completed.out
+    )
+    assert "(larger of reported and list price)" in completed.out
+
+
 def test_the_arms_differ_in_their_servers_and_in_nothing_else(completed):
     plain, docs = (start["argv"] for start in completed.standin.starts)
 

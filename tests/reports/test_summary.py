@@ -406,7 +406,8 @@ def test_a_rehearsal_is_marked_as_no_evidence(ledger):
     lines = section(run)
 
     assert NOT_EVIDENCE in lines
-    assert "account rehearsal:run-1" in lines[-3]
+    assert lines[-3].startswith("proven: tool sets ")
+    assert "account rehearsal:run-1" in lines[-4]
 
 
 def test_a_long_run_lists_its_attempts_only_when_asked(ledger):
