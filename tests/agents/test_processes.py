@@ -290,6 +290,7 @@ def test_a_deadline_ends_the_process_and_all_that_it_started(study, standin, chi
     assert not studies.python_processes(str(standin.folder))
 
 
+@pytest.mark.slow
 def test_a_child_that_holds_the_output_does_not_keep_a_finished_attempt(study, standin):
     standin.behaves(children=[False, True])
 

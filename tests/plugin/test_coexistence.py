@@ -45,6 +45,7 @@ def test_every_name_of_ours_carries_the_prefix(run_pytest):
     assert [name for name in ours if not name.startswith("--study")] == ["--approve-budget"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_a_plugin_that_shuffles_items_does_not_shuffle_attempts(study, run_pytest, pytester, seed):
     pytester.makepyfile(

@@ -108,6 +108,7 @@ def test_a_worker_killed_in_setup_is_charged_nothing(pytester):
     assert len(provider.received) == 1
 
 
+@pytest.mark.slow
 def test_a_worker_killed_in_teardown_keeps_what_was_observed_and_stops_the_run(pytester):
     with sessions.behaving(sessions.answers) as provider:
         study = sessions.make_study(pytester.path, provider, tasks=2)
@@ -168,6 +169,7 @@ def test_a_killed_session_stays_charged_and_the_next_one_says_so(pytester):
     assert lost.balance.committed_usd == before[-1].balance.committed_usd
 
 
+@pytest.mark.slow
 def test_workers_end_with_their_killed_controller(pytester):
     with sessions.behaving(sessions.sleeps) as provider:
         study = sessions.make_study(pytester.path, provider, tasks=3)
@@ -262,6 +264,7 @@ def test_an_attempt_that_a_plugin_starts_again_is_refused_by_the_ledger(pytester
     sessions.check_closed(study)
 
 
+@pytest.mark.slow
 def test_a_test_function_that_runs_its_attempt_twice_is_refused_by_the_ledger(pytester):
     with sessions.behaving(sessions.answers) as provider:
         study = sessions.make_study(pytester.path, provider, tasks=1)
@@ -318,6 +321,7 @@ def test_attempt(study_attempt, record_property):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", [slow([]), ["-n2"]])
 def test_what_an_author_records_is_made_plain(pytester, how):
     with sessions.behaving(sessions.answers) as provider:

@@ -71,6 +71,7 @@ def goes_on(study, provider, attempts=2):
     sessions.check_closed(study)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", BOTH)
 def test_in_preflight_nothing_was_opened(study, provider, number):
     sessions.slow_server(study, 1, "tools/list")
@@ -81,6 +82,7 @@ def test_in_preflight_nothing_was_opened(study, provider, number):
     goes_on(study, provider)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", BOTH)
 def test_in_setup_the_attempt_was_not_started(study, provider, number):
     sessions.slow_server(study, 2, "tools/list")
@@ -111,6 +113,7 @@ def test_in_a_paid_call_the_attempt_is_failed_and_charged_in_full(study, provide
     goes_on(study, provider)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", BOTH)
 def test_in_a_tool_call_what_was_measured_stays_measured(study, provider, number):
     sessions.slow_server(study, 2, "tools/call")
@@ -151,6 +154,7 @@ def test_in_teardown_the_attempt_stays_completed_and_reported(study, provider, p
         assert reports["t1:docs:1"][1]["status"] == "completed"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("again_s", [0.05, *map(slow, (0.0, 0.01, 0.03, 0.1))])
 def test_a_second_interrupt_changes_nothing(study, provider, again_s):
     provider.behave = lambda request, stop: (
@@ -201,6 +205,7 @@ def test_an_interrupt_of_pytests_own_last_words_finds_everything_closed(study, p
 # Under xdist
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("number", "group"),
     [

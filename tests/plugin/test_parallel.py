@@ -58,6 +58,7 @@ def test_without_workers_such_a_study_runs(study, provider, how):
     assert len(provider.received) == 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("how", "pattern"),
     [
@@ -127,6 +128,7 @@ def leave(study):
     """Change nothing: the arguments or the environment are at fault."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("spoil", "arguments", "variables", "pattern"),
     [
@@ -196,6 +198,7 @@ def test_two_workers_report_what_one_process_reports(study, pytester):
             assert set(parallel[attempt][1]) == set(properties)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [2, slow(4)])
 def test_every_attempt_runs_once_and_its_pair_on_one_worker_in_order(pytester, workers):
     with sessions.behaving(lambda *_: time.sleep(random.uniform(0, 0.05))) as provider:

@@ -95,6 +95,7 @@ def test_a_server_that_asks_for_the_key_is_refused(study, run_pytest, provider):
     assert provider.received == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", HOSTILE, ids=range(len(HOSTILE)))
 @pytest.mark.parametrize(
     "place",

@@ -65,6 +65,7 @@ def test_a_live_line_shows_place_time_dollars_and_what_is_next(study, pytester):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("verbosity", [(), ("-v",), ("-q",)])
 @pytest.mark.parametrize("columns", [60, pytest.param(200, marks=pytest.mark.slow)])
 def test_the_live_line_leaves_nothing_behind(study, pytester, verbosity, columns):
@@ -82,6 +83,7 @@ def test_without_a_terminal_there_is_no_live_line(study, run_pytest):
     assert "\x1b7" not in run_pytest("--study=pilot", *study.arguments).stdout.str()
 
 
+@pytest.mark.slow
 def test_up_to_forty_attempts_are_listed_and_more_with_v(pytester, provider, run_pytest):
     tasks = tuple(f"task-{number}" for number in range(21))
     study = studies.make_study(pytester.path, base_url=provider.base_url, tasks=tasks)
@@ -113,6 +115,7 @@ def test_every_printed_cost_has_all_its_digits(study, run_pytest, provider):
     result.stdout.fnmatch_lines(["*1 in · 1 out · $0.000003 *", "*$0.000006 *"])
 
 
+@pytest.mark.slow
 def test_an_ascii_terminal_gets_a_live_line_too(study, pytester, monkeypatch):
     monkeypatch.setenv("PYTHONIOENCODING", "ascii")
     status, written = on_a_terminal(pytester, "--study=pilot", *study.arguments)

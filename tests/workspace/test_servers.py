@@ -994,6 +994,7 @@ def abandoned(tmp_path, mode):
     return parent, [int(pid) for pid in note.read_text().split()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "mode",
     [
