@@ -193,3 +193,63 @@ def doctor(
     if as_json:
         click.echo(json.dumps(described(found), indent=2))
     sys.exit(0 if all(one.ready for one in found) else 1)
+
+
+@main.group()
+def ledger() -> None:
+    """Look at a ledger: `show`, `verify` or `export` it. None of them changes a record.
+
+    PLACE is a ledger file, its folder, or the folder of a study; without it, the only ledger there is.
+    """
+
+
+_PLACE = click.argument("place", type=_PATH, required=False)
+
+
+@ledger.command("show")
+@_PLACE
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def ledger_show(place: Path | None, as_json: bool) -> None:
+    """Show accounts, approvals and runs, with what was found open."""
+    from pytest_studyminimal.protocol.errors import StudyError
+    from pytest_studyminimal.reports.books import shown
+
+    try:
+        document, lines = shown(place)
+    except StudyError as error:
+        _refused(error)
+    else:
+        _print(document, lines, as_json=as_json)
+
+
+@ledger.command("verify")
+@_PLACE
+@click.option("--head", metavar="SHA256", help="Hash of a record noted earlier; it must be there.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def ledger_verify(place: Path | None, head: str | None, as_json: bool) -> None:
+    """Check chain, append-only rule, money and caps, also of an export. Exits 1 for any problem."""
+    from pytest_studyminimal.protocol.errors import StudyError
+    from pytest_studyminimal.reports.books import verified
+
+    try:
+        result, (document, lines) = verified(place, head)
+    except StudyError as error:
+        _refused(error)
+    else:
+        _print(document, lines, as_json=as_json)
+        sys.exit(1 if result.problems else 0)
+
+
+@ledger.command("export")
+@_PLACE
+@click.option("--private", is_flag=True, help="With answers and questions.")
+def ledger_export(place: Path | None, private: bool) -> None:
+    """Print every record as one line of JSON; without private parts it still verifies."""
+    from pytest_studyminimal.protocol.errors import StudyError
+    from pytest_studyminimal.reports.books import export_lines
+
+    try:
+        for line in export_lines(place, private=private):
+            click.echo(line)
+    except StudyError as error:
+        _refused(error)

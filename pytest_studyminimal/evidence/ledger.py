@@ -60,6 +60,11 @@ CREATE TRIGGER no_delete BEFORE DELETE ON record
     BEGIN SELECT RAISE(ABORT, 'the ledger is append-only'); END;
 """
 
+_RULES = (
+    *("no_update", "no_delete", "an_attempt_starts_once", "an_attempt_is_observed_once"),
+    *("a_run_opens_once", "a_reservation_settles_once"),
+)
+
 
 class Ledger:
     """An open ledger of one study; a context manager, safe for several processes, not for threads."""
@@ -93,10 +98,11 @@ class Ledger:
         return ledger
 
     @classmethod
-    def read(cls, path: Path) -> Ledger:
-        """Open an existing ledger of any study, only to read it; nothing is created or changed.
+    def read(cls, path: Path, *, damaged: bool = False) -> Ledger:
+        """Open an existing ledger of any study, only to read it; no record is created or changed.
 
-        Raises LedgerError where there is no file, or it is no ledger.
+        Raises LedgerError where there is no file, it is no ledger, or, unless `damaged`, its last
+        record is not what its hash says.
         """
         try:
             if not path.is_file():
@@ -106,8 +112,9 @@ class Ledger:
             raise LedgerError(f"{path}: found a file that cannot be read, required one") from None
         ledger = cls(path, connection)
         try:
-            ledger._refuse_other_format(ledger._first())
-            ledger._refuse_damaged()
+            if not damaged:
+                ledger._refuse_other_format(ledger._first())
+                ledger._refuse_damaged()
         except BaseException as error:
             connection.close()
             if isinstance(error, sqlite3.Error):
@@ -227,6 +234,13 @@ class Ledger:
                 record.previous_sha256,
                 record.expected_sha256(),
             ),
+        )
+
+    def missing_rules(self) -> tuple[str, ...]:
+        """Return which of the database's own rules are gone: append-only, once, settled once."""
+        found = {name for (name,) in self._rows("SELECT name FROM sqlite_master")}
+        return tuple(
+            f"found the ledger without its rule {name}" for name in _RULES if name not in found
         )
 
     def balance(self, account: str) -> Balance:

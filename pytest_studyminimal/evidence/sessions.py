@@ -42,6 +42,22 @@ def _open_lock(directory: Path, run: str) -> int:
         ) from None
 
 
+def is_alive(directory: Path, run: str) -> bool:
+    """Whether a process of this run lives; nothing is created or written."""
+    path = directory / f"run-{run}.lock"
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(handle)
+    return False
+
+
 def close_dead_runs(ledger: Ledger) -> tuple[str, ...]:
     """Close every run whose processes are all gone, and return their ids.
 

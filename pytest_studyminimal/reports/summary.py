@@ -135,7 +135,11 @@ def _arm(mine: Sequence[Line], seen: Sequence[Observation]) -> tuple[str, ...]:
 def columns(rows: Sequence[tuple[str, ...]]) -> list[str]:
     """Lay rows out under their headings: words to the left, figures to the right."""
     widths = [max(len(row[index]) for row in rows) for index in range(len(rows[0]))]
-    words = {index for index, name in enumerate(rows[0]) if name in {"attempt", "arm", "status"}}
+    words = {
+        index
+        for index, name in enumerate(rows[0])
+        if name in {"attempt", "arm", "status", "run", "phase", "state"}
+    }
     return [
         "  ".join(
             cell.ljust(width) if index in words else cell.rjust(width)

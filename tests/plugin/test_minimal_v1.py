@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -36,15 +37,22 @@ def collected(phase):
     return [line.partition("[")[2].rstrip("]") for line in done.stdout.splitlines() if "[" in line]
 
 
-def test_the_full_run_has_thirty_six_attempts_and_the_first_arm_alternates():
-    names = collected("full")
+def test_the_full_run_has_thirty_six_attempts_and_the_first_arm_alternates(folder):
+    tasks = (
+        *("bridge-discovery", "bridge-architecture", "chat-discovery", "chat-architecture"),
+        *("playbook-documentation", "playbook-architecture"),
+    )
 
-    assert len(set(names)) == len(names) == 36
-    firsts = [name.split(":")[1] for name in names[::2]]
-    assert firsts == [ARMS[(task + repetition) % 2] for task in range(6) for repetition in range(3)]
-    for first, second in zip(names[::2], names[1::2], strict=True):
-        assert first.split(":")[0] == second.split(":")[0]
-        assert first.split(":")[2] == second.split(":")[2]
+    assert tuple(task.id for task in folder.study.tasks) == tasks
+    assert tuple(folder.study.scenarios) == ARMS
+    names = collected("full")
+    assert len(set(names)) == 36
+    assert names == [
+        f"{task}:{ARMS[(place + index + repetition - 1) % 2]}:{repetition}"
+        for index, task in enumerate(tasks)
+        for repetition in (1, 2, 3)
+        for place in (0, 1)
+    ]
 
 
 def test_the_pilot_has_the_first_task_in_both_arms():
@@ -67,6 +75,11 @@ def test_the_pins_the_prices_and_the_build_are_the_protocols(folder):
     assert not any("\n" in task.question for task in study.tasks)
 
 
+def test_the_digest_is_that_of_the_files(folder):
+    assert load(STUDY).digest == folder.digest
+    assert folder.study.digest("0" * 64) != folder.digest
+
+
 def test_no_proposition_and_no_source_stands_outside_the_key(folder):
     shown = "".join(
         (STUDY / name).read_text(encoding="utf-8")
@@ -75,6 +88,10 @@ def test_no_proposition_and_no_source_stands_outside_the_key(folder):
 
     for expected in load_key(folder).tasks.values():
         assert not any(line in shown for line in (*expected.propositions, *expected.sources))
+        # Names in a proposition, such as an algorithm's or an event's, would give it away alone.
+        names = re.findall(r"@?\w+(?:[-./]\w+)+", " ".join(expected.propositions))
+        assert [name for name in names if name in shown] == []
+    assert re.findall(r"ADR.?\d", shown) == []
 
 
 def test_a_plan_shows_both_commands_which_differ_in_the_server_alone():
@@ -89,6 +106,16 @@ def test_a_plan_shows_both_commands_which_differ_in_the_server_alone():
     assert server[differing[0]].removeprefix(plain[differing[0]]) == (
         ",mcp__doc-bridge__doc_search,mcp__doc-bridge__doc_get,mcp__doc-bridge__handoff_resolve"
     )
+
+
+def test_a_plan_for_people_lists_every_attempt_and_starts_nothing():
+    lines = sessions.studyminimal("plan", STUDY).stdout.splitlines()
+
+    assert "full · 36 attempts" in lines[0]
+    assert lines[0].endswith("network calls 0, agent processes 0")
+    assert sum("$0.1" in line and line.lstrip()[:1].isdigit() for line in lines) == 36
+    for arm in ARMS:
+        assert any(line.startswith(f"arm {arm}: claude -p --model ") for line in lines)
 
 
 def test_the_other_route_asks_the_api_at_temperature_zero():
