@@ -48,7 +48,7 @@ def filled(path, records):
 
 def reservations(work):
     """One reserve and settle, in a small ledger and in a large one, in turns."""
-    opened = [filled(work / f"{records}" / "ledger.sqlite3", records) for records in (100, 50_000)]
+    opened = [filled(work / f"{records}" / "ledger.sqlite3", records) for records in (10, 100_000)]
     taken = ([], [])
     for _ in range(200):
         for (_, budget), times in zip(opened, taken, strict=True):
@@ -61,6 +61,53 @@ def reservations(work):
 def pay(budget):
     reservation = budget.reserve("task:arm:1", Decimal("0.01"))
     budget.settle(reservation, Decimal("0.001"), measured=True)
+
+
+WRITER = """
+import sys, time
+from decimal import Decimal
+from pathlib import Path
+from pytest_studyminimal.evidence.budget import Budget
+from pytest_studyminimal.evidence.ledger import Ledger
+with Ledger.open(Path(sys.argv[1]), "benchmark") as ledger:
+    budget = Budget(ledger, "benchmark", "run")
+    print("ready", flush=True)
+    sys.stdin.readline()
+    began = time.perf_counter()
+    for _ in range(int(sys.argv[2])):
+        reservation = budget.reserve("task:arm:1", Decimal("0.01"))
+        budget.settle(reservation, Decimal("0.001"), measured=True)
+    print(time.perf_counter() - began, flush=True)
+"""
+
+
+def writers(work):
+    """One writer of 200 payments, then eight at once of 25 each: whole time, slowest and fastest."""
+    ledger, _ = filled(work / "writers" / "ledger.sqlite3", 10)
+    ledger.close()
+    alone = paid(work, 1, 200)
+    together = paid(work, 8, 25)
+    return max(together) / alone[0], max(together) / min(together)
+
+
+def paid(work, count, payments):
+    command = [
+        sys.executable,
+        "-c",
+        WRITER,
+        str(work / "writers" / "ledger.sqlite3"),
+        str(payments),
+    ]
+    started = [
+        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        for _ in range(count)
+    ]
+    for one in started:
+        one.stdout.readline()
+    for one in started:
+        one.stdin.write("go\n")
+        one.stdin.flush()
+    return [float(one.communicate()[0]) for one in started]
 
 
 def exports(work):
@@ -116,13 +163,16 @@ def main():
     work = Path(tempfile.mkdtemp(prefix="studyminimal-benchmark-"))
     try:
         few, many = reservations(work)
+        shared, uneven = writers(work)
         disk, memory = exports(work)
         tool, plain = searches()
         with_plugin, without = start_ups(work)
     finally:
         shutil.rmtree(work)
     rows = [
-        ("reserve + settle: 50,000 records / 100 records", many / few),
+        ("reserve + settle: 100,000 records / 10 records", many / few),
+        ("200 payments by eight writers at once / by one", shared),
+        ("the slowest of eight writers / the fastest", uneven),
         ("repo_search over 8 MB / bytes.find over the same", tool / plain),
         ("bare pytest with the plugin / without it", with_plugin / without),
     ]

@@ -13,4 +13,5 @@ import pytest_studyminimal.plugin.crashes
 import pytest_studyminimal.plugin.ending
 import pytest_studyminimal.plugin.gate
 import pytest_studyminimal.plugin.session
-import pytest_studyminimal.rehearsal.server  # noqa: F401
+import pytest_studyminimal.rehearsal.server
+import pytest_studyminimal.workspace.sessions  # noqa: F401

@@ -234,6 +234,11 @@ def _open(
     selected: tuple[str, ...],
 ) -> None:
     terms = terms_of(session, folder, series="")
+    if connection.is_agent and money.rounded_down(terms.attempt_usd, 6) == 0:
+        raise UsageRefusedError(
+            f"attempt budget: found {money.text(terms.attempt_usd)} USD, required at least 0.000001,"
+            " the least that an agent CLI can be told"
+        )
     sources = {task: expected.sources for task, expected in load_key(folder).tasks.items()}
     opened = session.stack.enter_context(open_transport(connection, site_of(session, folder)))
     # All arms of the selected tasks: leaving one out must not make another series of the others.

@@ -220,4 +220,5 @@ class Observation(Frozen):
     expected_version: str | None = None
     attempt_budget_usd: Dollars | None = None
     index_sha256: str | None = None
+    adjudication: Literal["pending"] = "pending"
     agent: AgentFacts | None = None

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ValidationError
 
 from pytest_studyminimal.workspace.process import shown
-from pytest_studyminimal.workspace.transport import RpcError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,7 +27,14 @@ class Failure(Exception):  # noqa: N818 - a value on its way to a refusal or to 
 def is_an_answer(error: Exception | None) -> bool:
     """Whether the server itself answered with this error."""
     # The SDK raises the same for the end of the output, with a code that servers use as well.
-    return isinstance(error, RpcError) and str(error) != "Connection closed"
+    return _is_rpc(error) and str(error) != "Connection closed"
+
+
+def _is_rpc(error: Exception | None) -> bool:
+    # The SDK takes most of a second to import: only where a server was talked to.
+    from pytest_studyminimal.workspace.transport import RpcError  # noqa: PLC0415
+
+    return isinstance(error, RpcError)
 
 
 def why(error: OSError | ValueError) -> str:
@@ -44,8 +50,8 @@ def described(error: Exception | None, result: Any, hide: Callable[[str], str]) 
 
     `hide` is applied to what the server said.
     """
-    if isinstance(error, RpcError):
-        data = error.error  # type: ignore[attr-defined]
+    if _is_rpc(error):
+        data = error.error  # type: ignore[union-attr]
         return f"error {data.code}: {shown(hide(data.message), 500)}"
     if isinstance(error, ValidationError):
         first = error.errors(include_url=False, include_input=False, include_context=False)[0]

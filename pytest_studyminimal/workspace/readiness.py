@@ -14,7 +14,6 @@ from pytest_studyminimal.workspace.failures import Failure, why
 from pytest_studyminimal.workspace.hiding import Hider
 from pytest_studyminimal.workspace.places import environment
 from pytest_studyminimal.workspace.process import ending, run, shown
-from pytest_studyminimal.workspace.sessions import Session
 from pytest_studyminimal.workspace.toolnames import schema_problem, wire_map
 
 if TYPE_CHECKING:
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
     from pytest_studyminimal.protocol.records import ToolDefinition
     from pytest_studyminimal.protocol.study import Limits, Server
     from pytest_studyminimal.workspace.places import Places
-    from pytest_studyminimal.workspace.sessions import Greeting
+    from pytest_studyminimal.workspace.sessions import Greeting, Session
 
 _VERSION_BYTES = 4096
 _LONGEST_LINE = 200
@@ -40,6 +39,9 @@ _REQUIRED = {
 
 def prepared(spec: Server, places: Places, *, strict: bool) -> Session:
     """Return a session of the server, not started. Raises ServerError (`spawn`)."""
+    # The SDK takes most of a second to import (measured on 2026-12-01): only where it is used.
+    from pytest_studyminimal.workspace.sessions import Session  # noqa: PLC0415
+
     cwd = Path(places.study, places.expand(spec.cwd))
     if not _is_folder(cwd):
         raise ServerError(

@@ -419,6 +419,23 @@ def test_a_named_variable_reaches_the_agent_and_its_value_nothing_that_is_kept(t
 
 
 @pytest.mark.slow
+def test_a_budget_that_rounds_to_nothing_is_refused(study, standin):
+    ended = sessions.run(study, standin.option, "--study-attempt-budget-usd=0.0000009")
+
+    assert ended.status == 4
+    assert (
+        "attempt budget: found 0.0000009 USD, required at least 0.000001" in ended.out + ended.err
+    )
+    assert standin.starts == []
+
+
+@pytest.mark.slow
+def test_a_budget_is_told_to_the_agent_rounded_down(study, standin):
+    assert sessions.run(study, standin.option, "--study-attempt-budget-usd=0.1234567").status == 0
+    assert {option(start["argv"], "--max-budget-usd") for start in standin.starts} == {"0.123456"}
+
+
+@pytest.mark.slow
 def test_a_named_variable_that_is_not_set_is_refused(tmp_path, standin):
     study = studies.make_study(tmp_path / "named", agent='env = ["MY_AGENT_TOKEN"]\n')
 
