@@ -41,12 +41,23 @@ def decide_cap(study: Study, phase: Phase, option: str | None, environ: Mapping[
             (BUDGET_OPTION, option),
             (BUDGET_VARIABLE, environ.get(BUDGET_VARIABLE)),
         )
-        if (amount := positive_amount(source, text)) is not None
+        if (amount := _stated_cap(study, source, text)) is not None
     ]
     if phase == "pilot":
         manifest = Cap(usd=study.budget.pilot_usd, source="budget.pilot_usd")
         return min((manifest, *stated), key=lambda cap: cap.usd)
     return (*stated, Cap(usd=study.budget.full_usd, source="budget.full_usd"))[0]
+
+
+def _stated_cap(study: Study, source: str, text: str | None) -> Decimal | None:
+    if text != money.UNLIMITED_WORD:
+        return positive_amount(source, text)
+    if not study.budget.unlimited:
+        raise UsageRefusedError(
+            f"{source}: found 'unlimited', required an amount above 0; the manifest does not allow that"
+            " word (budget.unlimited)"
+        )
+    return money.UNLIMITED
 
 
 def positive_amount(source: str, text: str | None) -> Decimal | None:

@@ -9,8 +9,13 @@ from pathlib import Path
 import pytest
 
 from pytest_studyminimal.approvals import decide_cap, positive_amount, required_model
+from pytest_studyminimal.evidence.budget import Budget
+from pytest_studyminimal.evidence.ledger import Ledger
+from pytest_studyminimal.evidence.verification import verify
+from pytest_studyminimal.protocol import money
 from pytest_studyminimal.protocol.errors import UsageRefusedError
 from pytest_studyminimal.protocol.manifest import load
+from pytest_studyminimal.protocol.text import dollars
 
 BAD = [
     *("nan", "NaN", "inf", "Infinity", "-1", "-0.01", "", " ", "null", "None", "true", "1,5"),
@@ -123,3 +128,33 @@ def test_the_quickstart_can_only_be_rehearsed(study):
 
     assert {one["provider"] for one in tomllib.loads(text)["connections"].values()} == {"rehearsal"}
     assert study.connections[study.default_connection].key is None
+
+
+@pytest.mark.parametrize("source", ["option", "variable"])
+def test_the_word_unlimited_lifts_the_cap_of_a_full_run_where_the_manifest_allows_it(study, source):
+    option = "unlimited" if source == "option" else None
+    environ = {} if option else {"STUDY_BUDGET_USD": "unlimited"}
+    allowed = study.model_copy(
+        update={"budget": study.budget.model_copy(update={"unlimited": True})}
+    )
+
+    with pytest.raises(UsageRefusedError, match="does not allow that word"):
+        decide_cap(study, "full", option, environ)
+    assert money.text(decide_cap(allowed, "full", option, environ).usd) == "unlimited"
+    assert decide_cap(allowed, "pilot", option, environ).usd == study.budget.pilot_usd
+    for other in ("Unlimited", " unlimited", "UNLIMITED", "infinity", "unlimited\n"):
+        with pytest.raises(UsageRefusedError):
+            decide_cap(allowed, "full", other, {})
+
+
+def test_a_lifted_cap_lets_everything_pass_and_is_written_as_its_word(tmp_path):
+    with Ledger.open(tmp_path / "state" / "ledger.sqlite3", "s") as ledger:
+        budget = Budget(ledger, "s", "run")
+        with ledger.transaction():
+            budget.approve(money.UNLIMITED, phase="full", series="x", source="a test")
+        budget.start("a:b:1")
+        budget.settle(budget.reserve("a:b:1", Decimal(10**9)), Decimal(10**9), measured=True)
+        assert ledger.records(kind="approval")[0].body["cap_usd"] == "unlimited"
+        assert budget.cap_usd() == money.UNLIMITED
+        assert verify(ledger.records()).problems == ()
+    assert dollars("unlimited") == "unlimited"

@@ -32,6 +32,9 @@ AMOUNT_PATTERN = r"[0-9]{1,12}(\.[0-9]{1,12})?"
 _AMOUNT = re.compile(AMOUNT_PATTERN, re.ASCII)
 
 ZERO = Decimal(0)
+UNLIMITED_WORD = "unlimited"
+UNLIMITED = Decimal("Infinity")
+"""A cap that was explicitly lifted. Never an amount: only comparisons are made with it."""
 AMOUNT_RULE = (
     'a decimal number in quotes such as "0.10": digits, at most 12 before and after the point'
 )
@@ -45,12 +48,16 @@ def parse(text: object) -> Decimal:
 
 
 def parse_exact(text: str) -> Decimal:
-    """Return an amount that `text` below wrote, with as many digits as it has."""
+    """Return an amount, or a lifted cap, that `text` below wrote, with as many digits as it has."""
+    if text == UNLIMITED_WORD:
+        return UNLIMITED
     return _EXACT.create_decimal(text)
 
 
 def text(amount: Decimal) -> str:
     """Return `amount` without exponent and without trailing zeros; `parse` reads it back exactly."""
+    if amount == UNLIMITED:
+        return UNLIMITED_WORD
     sign, digits, exponent = amount.as_tuple()
     assert isinstance(exponent, int)
     figures = "".join(map(str, digits))

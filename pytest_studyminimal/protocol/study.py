@@ -131,11 +131,15 @@ class Limits(Frozen):
 
 
 class BudgetPlan(Frozen):
-    """Caps in dollars: of the pilot, of the full run (both cumulative) and of one attempt."""
+    """Caps in dollars: of the pilot, of the full run (both cumulative) and of one attempt.
+
+    With `unlimited` the word may be given as the cap of a full run; nothing else ever means it.
+    """
 
     pilot_usd: Usd
     full_usd: Usd
     attempt_usd: Usd
+    unlimited: bool = False
 
 
 _EVERYBODYS = frozenset({"PATH", "TMPDIR", "TZ", "HOME", "USER", "LOGNAME", "LANG", "LC_ALL"})

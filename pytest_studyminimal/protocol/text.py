@@ -22,4 +22,6 @@ def _escape(char: str) -> str:
 
 def dollars(text: str) -> str:
     """Return a decimal amount as money on a line, every digit kept: `$0.00088`."""
+    if not text[-1:].isdigit():
+        return text  # a cap that was lifted is a word
     return f"-${text[1:]}" if text.startswith("-") else f"${text}"

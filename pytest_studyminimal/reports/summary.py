@@ -49,8 +49,16 @@ def summary(run: RunView, *, verbose: bool, ledger: Path) -> list[str]:
     lines.append(_money_line(run))
     if run.row.body["rehearsal"]:
         lines += [proven_line(run), NOT_EVIDENCE]
-    lines.append(f"ledger {ledger} · run {run.row.run}")
+    lines.append(f"ledger {ledger} · run {run.row.run}{_registered(run)}")
     return lines
+
+
+def _registered(run: RunView) -> str:
+    folder = run.row.body.get("study_folder", {})
+    if "commit" not in folder:
+        return ""
+    state = "with changes beside it" if folder["dirty"] else "unchanged"
+    return f" · study at commit {folder['commit'][:12]}, {state}"
 
 
 def scenarios(run: RunView) -> tuple[str, ...]:

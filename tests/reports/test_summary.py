@@ -484,3 +484,9 @@ def test_an_account_of_one_study_is_shown_with_what_earlier_runs_spent(ledger):
     assert section(second)[-2] == (
         f"charged $0.1 in this run (upper rates); account {STUDY}: $0.4 spent of $1"
     )
+
+
+def test_the_commit_of_the_study_is_said_where_it_is_known(ledger):
+    clean = Reported(ledger, PAIR, study_folder={"commit": "a" * 40, "dirty": False})
+
+    assert section(clean)[-1].endswith(" · study at commit aaaaaaaaaaaa, unchanged")
