@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import subprocess
@@ -16,6 +17,14 @@ QUIET = ("--no-audit", "--no-fund", "--loglevel=error")
 
 def installed(folder, marker, install):
     """Install once; a half-finished installation is thrown away. Skips with the last line said."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    # Workers side by side install once.
+    with (folder.parent / f"{folder.name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        return _installed(folder, marker, install)
+
+
+def _installed(folder, marker, install):
     if (folder / marker).exists():
         return folder
     shutil.rmtree(folder, ignore_errors=True)
