@@ -157,7 +157,7 @@ def test_the_commands_of_the_readme_are_one_line_each():
     assert len(commands) == 2
     assert all("\n" not in command for command in commands)
     assert commands[0].endswith("pytest --study pilot")
-    assert commands[1].endswith("pytest")
+    assert commands[1].endswith("pytest -n auto")
 
 
 def test_the_changelog_knows_this_version():

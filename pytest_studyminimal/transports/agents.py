@@ -63,15 +63,17 @@ def find_program(
         if on_path is None:
             raise AgentError(f"{name}: found no {COMMANDS[name]} on PATH, {_required(connection)}")
         return Path(on_path).absolute()
+    found = "no program"
     try:
         path = (cwd / Path(stated).expanduser()).absolute()
-        known = shutil.which(str(path))
+        if path.is_file():
+            found = "a file that may not be executed"
+        if shutil.which(str(path)) is not None:
+            return path
     except (RuntimeError, ValueError, OSError):
-        known = None
-    if known is None:
-        found = one_line(stated, 120)
-        raise AgentError(f"--study-agent {name}={found}: found no program, {_required(connection)}")
-    return path
+        pass
+    option = f"--study-agent {name}={one_line(stated, 120)}"
+    raise AgentError(f"{option}: found {found}, {_required(connection)}")
 
 
 def _required(connection: Connection) -> str:

@@ -461,3 +461,35 @@ def test_a_connection_to_a_cli_takes_nothing_of_an_api(tmp_path, standin, lines,
 
     assert ended.status == 4
     assert told in ended.out + ended.err
+
+
+@pytest.mark.slow
+def test_an_overshoot_above_the_cap_is_recorded_in_full_and_no_run_follows(study, standin):
+    counts = {
+        "inputTokens": 0,
+        "outputTokens": 2_400_000,
+        "cacheReadInputTokens": 0,
+        "cacheCreationInputTokens": 0,
+    }
+    standin.behaves(
+        exit=1,
+        result={
+            "subtype": "error_max_budget_usd",
+            "is_error": True,
+            "total_cost_usd": 1.2,
+            "modelUsage": {"claude-haiku-5-5": counts},
+            "usage": {"input_tokens": 0, "output_tokens": 2_400_000},
+        },
+    )
+
+    ended = sessions.run(study, standin.option)
+
+    (seen,) = observations(study)
+    assert (seen["status"], seen["charged_usd"]) == ("budget-exceeded", "1.2")
+    assert seen["cumulative_cap_exceeded"] is True
+    assert "THE CAP WAS EXCEEDED by what the provider charged" in ended.out
+    standin.behaves()
+    again = sessions.run(study, standin.option)
+    assert again.status == 4
+    assert "budget: cap 1 USD, spent 1.2" in again.out + again.err
+    assert len(standin.starts) == 1
