@@ -482,14 +482,16 @@ def test_an_overshoot_above_the_cap_is_recorded_in_full_and_no_run_follows(study
         },
     )
 
-    ended = sessions.run(study, standin.option)
+    with sessions.started_session(study, standin.option) as session:
+        ended = session.wait()
 
     (seen,) = observations(study)
     assert (seen["status"], seen["charged_usd"]) == ("budget-exceeded", "1.2")
     assert seen["cumulative_cap_exceeded"] is True
     assert "THE CAP WAS EXCEEDED by what the provider charged" in ended.out
     standin.behaves()
-    again = sessions.run(study, standin.option)
+    with sessions.started_session(study, standin.option) as session:
+        again = session.wait()
     assert again.status == 4
     assert "budget: cap 1 USD, spent 1.2" in again.out + again.err
     assert len(standin.starts) == 1
