@@ -253,3 +253,35 @@ def ledger_export(place: Path | None, private: bool) -> None:
             click.echo(line)
     except StudyError as error:
         _refused(error)
+
+
+@main.command()
+@_PLACE
+@click.option("--run", metavar="RUN", help="Run (default: the newest full one, else the newest).")
+@click.option(
+    "--format",
+    "kind",
+    type=click.Choice(["json", "csv", "markdown"]),
+    default="markdown",
+    show_default=True,
+)
+@click.option("--output", type=_PATH, help="File to write (default: standard output).")
+def report(place: Path | None, run: str | None, kind: str, output: Path | None) -> None:
+    """Report one run: statuses, figures, paired differences clustered by task, and what is missing.
+
+    PLACE is the folder of a study, a ledger file or its folder. Answers are in no report.
+    """
+    from pytest_studyminimal.protocol.errors import StudyError
+    from pytest_studyminimal.reports.reporting import report as reported
+
+    try:
+        text = reported(place, run, kind)
+        if output is not None:
+            output.write_text(text, encoding="utf-8", newline="\n")
+    except StudyError as error:
+        _refused(error)
+    except OSError as error:
+        _refused(Exception(f"{output}: found {error.strerror}, required a place to write"))
+    else:
+        if output is None:
+            click.echo(text, nl=False)

@@ -78,7 +78,8 @@ def arm_of_connection(study: Study, connection: Connection, scenario: str) -> Ar
 
 def ended_of(stdout: bytes, end: dict[str, Any], most_bytes: int) -> tuple[Ended, list[bytes]]:
     """Return how a stored process ended, and its lines; `end` is what was kept of its end."""
-    lines = Lines(most_bytes)
+    # What was kept beyond the cap was kept for its cost.
+    lines = Lines(2 * most_bytes if end.get("cut") else most_bytes)
     read = [*lines.feed(stdout), *lines.end()]
     ended = Ended(
         ending=end.get("ending", "finished"),

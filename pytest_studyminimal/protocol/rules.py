@@ -234,11 +234,11 @@ def _agent_failed(transcript: Transcript, _: Facts) -> str | None:
     agent = transcript.agent
     if agent is None or not agent.results:
         return None
-    if agent.subtype == "success" and agent.is_error is False:
+    if agent.subtype == "success" and not agent.is_error:
         return None
     api = f", API status {agent.api_error_status}" if agent.api_error_status else ""
-    error = "with is_error" if agent.is_error else "without is_error: false"
-    return f"the CLI ended with {agent.subtype or 'no subtype'} {error}{api}"
+    error = " with is_error" if agent.is_error else ""
+    return f"the CLI ended with {agent.subtype or 'no subtype'}{error}{api}"
 
 
 def _exit(transcript: Transcript, _: Facts) -> str | None:

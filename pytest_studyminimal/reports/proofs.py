@@ -84,8 +84,8 @@ def _statuses(agents: list[AgentFacts]) -> str:
     return ", ".join(told)
 
 
-def proven_line(run: RunView) -> str:
-    """Return which parts of a study a rehearsal has shown to work, yes, no or not seen."""
+def proven(run: RunView) -> dict[str, str]:
+    """Return which parts of a study a run has shown to work: yes, NO or not seen."""
     seen = observations(run)
     parts = {
         "versions": _all(seen, _version_is_right),
@@ -98,7 +98,12 @@ def proven_line(run: RunView) -> str:
     if run.row.body.get("agent") is None:
         # An API tells neither a build nor a cost.
         del parts["versions"], parts["costs agree"]
-    return "proven: " + " · ".join(f"{name} {told}" for name, told in parts.items())
+    return parts
+
+
+def proven_line(run: RunView) -> str:
+    """Return what a run has shown of its setup as a line."""
+    return "proven: " + " · ".join(f"{name} {told}" for name, told in proven(run).items())
 
 
 def _all(seen: list[Observation], holds: Callable[[Observation], bool | None]) -> str:

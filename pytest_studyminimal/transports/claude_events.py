@@ -142,9 +142,14 @@ class ClaudeEvents:
     @property
     def answer(self) -> str:
         """The text of a successful result; the text of an error is no answer."""
-        good = self.last.get("subtype") == "success" and self.last.get("is_error") is False
+        good = self.last.get("subtype") == "success" and not self._is_error
         text = self.last.get("result") if good else None
         return text.encode("utf-8", "replace").decode() if isinstance(text, str) else ""
+
+    @property
+    def _is_error(self) -> bool:
+        # Anything but a plain false is not taken for one.
+        return self.last.get("is_error", False) is not False
 
     def bill(self) -> Bill | None:
         """Return the money of the result that says most; None where no result came."""
@@ -195,12 +200,11 @@ class ClaudeEvents:
         """Return what is public of the stream itself."""
         init = self._inits[0] if self._inits else {}
         last, bill = self.last, self.bill()
-        is_error = last.get("is_error")
         return AgentFacts(
             stream_problems=tuple(self._stream_problems()),
             results=len(self.results),
             subtype=self._word(last.get("subtype"), 64),
-            is_error=is_error if isinstance(is_error, bool) else None,
+            is_error=self._is_error if self.results else None,
             api_error_status=count_of(last.get("api_error_status")),
             terminal_reason=self._word(last.get("terminal_reason"), 64),
             version=self._word(init.get("claude_code_version"), 64),

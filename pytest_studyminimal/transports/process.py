@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 GRACE_S = 10.0
 """How long a process may stay after its result."""
+_RESULT = b'"result"'
 _POLL_S = 0.05
 _LAST_WORDS_S = 0.3
 _MOST_WORDS_S = 2.0
@@ -120,7 +121,8 @@ class AgentProcess:
                 while data := read_now(child.stdout):
                     self._take(data, lines)
             for line in lines.end():
-                self.take(line)
+                if not lines.cut or _RESULT in line:
+                    self.take(line)
         finally:
             child.close()
 
@@ -152,4 +154,9 @@ class AgentProcess:
 
     def _take(self, data: bytes, lines: Lines) -> None:
         for line in lines.feed(data):
-            self.take(line)
+            if not lines.cut:
+                self.take(line)
+            elif _RESULT in line:
+                # Beyond the cap only what may hold a cost is still of interest, and kept.
+                lines.keep(line)
+                self.take(line)

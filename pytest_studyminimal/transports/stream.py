@@ -97,6 +97,11 @@ class Lines:
             yield self._line()
         self._add(rest)
 
+    def keep(self, line: bytes) -> None:
+        """Keep one more line beyond the cap, up to twice the cap in all."""
+        if len(self.kept) + len(line) <= 2 * self._most:
+            self.kept += b"\n" + line + b"\n"
+
     def end(self) -> Iterator[bytes]:
         """Yield what stands behind the last 0x0A."""
         if self._parts:

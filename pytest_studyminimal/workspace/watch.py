@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from pytest_studyminimal.protocol.errors import CorpusError
+from pytest_studyminimal.protocol.text import one_line
 from pytest_studyminimal.workspace.checkout import verify_checkout
 from pytest_studyminimal.workspace.paths import path_pattern
 from pytest_studyminimal.workspace.trees import decode
@@ -41,10 +42,20 @@ class Watch:
         return ()
 
     def index_sha256(self) -> str:
-        """Return one hash over the paths and contents of all index files, also where there are none."""
+        """Return one hash over the paths and contents of all index files, also where there are none.
+
+        Raises CorpusError where one cannot be read.
+        """
+        try:
+            return self._index_sha256()
+        except OSError as error:
+            place = one_line(str(error.filename or self.source))
+            why = (error.strerror or type(error).__name__).lower()
+            raise CorpusError(f"found {why}, required a readable index (in {place})") from None
+
+    def _index_sha256(self) -> str:
         digest = hashlib.sha256()
         for path, place in sorted(self._files(b"")):
-            content = hashlib.sha256()
             with open(place, "rb") as stream:  # noqa: PTH123
                 content = hashlib.file_digest(stream, "sha256")
             digest.update(b"%d:%s:" % (len(path), path) + content.digest())

@@ -599,3 +599,18 @@ def test_any_value_in_any_field_of_any_event_never_raises(data):
 
     assert found.charged_usd >= 0
     json.dumps(found.described(), allow_nan=False).encode()
+
+
+@pytest.mark.parametrize(
+    ("is_error", "status"),
+    [(False, "completed"), (None, "failed"), (True, "failed"), (0, "failed"), ("false", "failed")],
+)
+def test_only_a_plain_false_is_no_error(is_error, status):
+    assert verdict(billed(is_error=is_error)).judgement.status == status
+
+
+def test_a_result_without_the_flag_is_no_error():
+    rows = events()
+    rows[-1].pop("is_error")
+
+    assert verdict(rows).judgement.status == "completed"

@@ -495,3 +495,22 @@ def test_an_overshoot_above_the_cap_is_recorded_in_full_and_no_run_follows(study
     assert again.status == 4
     assert "budget: cap 1 USD, spent 1.2" in again.out + again.err
     assert len(standin.starts) == 1
+
+
+@pytest.mark.slow
+def test_a_cost_beyond_the_cap_of_the_output_is_still_charged_and_judged_again_alike(
+    study, standin
+):
+    standin.behaves(bytes=5_000_000, result={"total_cost_usd": 0.6})
+
+    assert sessions.run(study, standin.option).status == 1
+
+    (seen,) = observations(study)
+    assert (seen["status"], seen["charged_usd"], seen["reported_cost_usd"]) == (
+        "failed",
+        "0.6",
+        "0.6",
+    )
+    run = study.records("run")[0].run
+    done = sessions.studyminimal("judge", "--ledger", study.ledger, "--run", run)
+    assert "1 judged, 0 differ" in done.stdout

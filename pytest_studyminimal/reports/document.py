@@ -1,0 +1,307 @@
+"""One run as one plain document, from which every format of a report is made.
+
+It holds public facts alone: no answer, no question, no path of a machine. What is missing is counted
+beside every figure and never enters it.
+"""
+
+from __future__ import annotations
+
+import statistics
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+
+from pytest_studyminimal.protocol import money
+from pytest_studyminimal.reports.effects import LEVEL, effect, holm
+from pytest_studyminimal.reports.proofs import proven
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from pytest_studyminimal.protocol.records import Observation
+    from pytest_studyminimal.reports.view import Line, RunView
+
+FORMAT = 1
+DECLARATIONS = (
+    "correctness: no answer of this run was adjudicated yet; no human review was performed",
+    "intervals and probabilities are exploratory: tasks are few and were chosen by hand",
+    "preparing an index or an engine is in no figure here; its cost is reported apart",
+    "publication needs the maintainer's approval",
+)
+REHEARSAL = "rehearsal: the model was local and scripted, so nothing here is evidence"
+
+Number = Decimal | int | float | None
+
+
+def _usage(name: str) -> Callable[[Observation], Number]:
+    def metric(seen: Observation) -> Number:
+        return getattr(seen.usage, name) if seen.usage and seen.usage_complete else None
+
+    return metric
+
+
+METRICS: dict[str, Callable[[Observation], Number]] = {
+    "input_tokens": _usage("input_tokens"),
+    "cache_read_tokens": _usage("cache_read_tokens"),
+    "cache_write_tokens": _usage("cache_write_tokens"),
+    "prompt_tokens": _usage("prompt_tokens"),
+    "output_tokens": _usage("output_tokens"),
+    "turns": lambda seen: seen.turns,
+    "tool_calls": lambda seen: seen.tool_calls,
+    "wall_s": lambda seen: seen.wall_s,
+    "charged_usd": lambda seen: seen.charged_usd,
+    "reported_cost_usd": lambda seen: seen.reported_cost_usd,
+    "computed_cost_usd": lambda seen: seen.computed_cost_usd,
+}
+COMPARED = ("prompt_tokens", "output_tokens", "turns", "tool_calls", "wall_s", "charged_usd")
+
+
+def document(run: RunView) -> dict[str, Any]:
+    """Return the report of a run as plain JSON: numbers, texts, lists; unknown is null."""
+    body = run.row.body
+    series = body["series"]
+    arms = list(body["scenarios"])
+    return {
+        "format": FORMAT,
+        "study": body["study"],
+        "title": body.get("title"),
+        "phase": body["phase"],
+        "run": run.row.run,
+        "at": run.row.at,
+        "rehearsal": body["rehearsal"],
+        "declarations": [*DECLARATIONS, *([REHEARSAL] if body["rehearsal"] else [])],
+        "limitations": _limitations(run),
+        "series": series,
+        "provenance": {
+            "transport": body["transport"],
+            "version": body.get("transport_version"),
+            "model": body["model"],
+            "model_is_alias": body.get("model_is_alias"),
+            "provider": body.get("provider"),
+            "agent": _agent(body.get("agent")),
+            "corpora": {
+                name: {"commit": corpus["commit"], "digest": corpus["digest"]}
+                for name, corpus in body.get("corpora", {}).items()
+            },
+            "study_folder": body.get("study_folder", {}),
+            "proven": proven(run),
+        },
+        "money": {
+            "charged_usd": money.text(run.charged_usd),
+            "account": run.row.account,
+            "account_spent_usd": money.text(run.balance.spent_usd),
+            "cap_usd": money.text(run.cap_usd),
+            "cumulative_cap_exceeded": any(
+                line.observation and line.observation.cumulative_cap_exceeded for line in run.lines
+            ),
+        },
+        "attempts": [_attempt(line) for line in run.lines],
+        "arms": {
+            arm: _arm([line for line in run.lines if line.attempt.scenario == arm]) for arm in arms
+        },
+        "tasks": _tasks(run, arms),
+        "correctness": _correctness(run),
+        "pairs": _pairs(run, arms),
+        "effects": [_effects(run, arms[0], other) for other in arms[1:]],
+        "stopped": run.stop and {"attempt": run.stop.attempt, "why": run.stop.body["why"]},
+    }
+
+
+def _limitations(run: RunView) -> list[str]:
+    body = run.row.body
+    found = []
+    if body.get("model_is_alias"):
+        found.append(f"model {body['model']} is an alias: what answers under it may change")
+    if body["not_selected"]:
+        found.append(
+            f"partial: {len(body['selected'])} of {len(body['planned'])} attempts were selected"
+        )
+    missing = sum(line.status != "completed" for line in run.lines)
+    if missing:
+        found.append(f"{missing} of {len(run.lines)} attempts are missing or not valid")
+    if body["phase"] == "pilot":
+        found.append("a pilot: its attempts count towards no full run")
+    if run.row.body.get("study_folder", {}).get("dirty"):
+        found.append("the study folder had changes beside its commit")
+    return found
+
+
+def _agent(agent: dict[str, Any] | None) -> dict[str, Any] | None:
+    if agent is None:
+        return None
+    # Where the program lies is this machine's.
+    return {name: value for name, value in agent.items() if name != "program"}
+
+
+def _attempt(line: Line) -> dict[str, Any]:
+    seen = line.observation
+    facts: dict[str, Any] = {
+        "attempt": line.attempt.id,
+        "task": line.attempt.task,
+        "scenario": line.attempt.scenario,
+        "repetition": line.attempt.repetition,
+        "place": line.attempt.place,
+        "status": line.status,
+        "reason": seen.reason if seen else None,
+        "problems": list(seen.problems) if seen else [],
+    }
+    for name, metric in METRICS.items():
+        facts[name] = _plain(metric(seen)) if seen else None
+    if seen is None:
+        return facts
+    agent = seen.agent
+    return facts | {
+        "tool_calls_by_name": dict(seen.tool_calls_by_name),
+        "tool_errors_by_name": dict(seen.tool_errors_by_name),
+        "offered_tools": list(seen.offered_tools),
+        "answer_complete": seen.answer_complete,
+        "adjudication": seen.adjudication,
+        "cost_basis": seen.cost_basis,
+        "denials": list(agent.denials) if agent else [],
+        "api_retries": agent.api_retries if agent else None,
+        "startup_s": agent.startup_s if agent else None,
+    }
+
+
+def _plain(value: Number) -> Any:
+    return money.text(value) if isinstance(value, Decimal) else value
+
+
+def _arm(lines: Sequence[Line]) -> dict[str, Any]:
+    statuses = [line.status for line in lines]
+    return {
+        "attempts": len(lines),
+        "statuses": {status: statuses.count(status) for status in dict.fromkeys(statuses)},
+        # What failed was charged as well; the figures below are of completed attempts alone.
+        "charged_usd": money.text(
+            money.total(line.observation.charged_usd for line in lines if line.observation)
+        ),
+        "metrics": {name: _distribution(lines, metric) for name, metric in METRICS.items()},
+    }
+
+
+def _distribution(lines: Sequence[Line], metric: Callable[[Observation], Number]) -> dict[str, Any]:
+    known = [
+        value
+        for line in lines
+        if line.observation and line.status == "completed"
+        if (value := metric(line.observation)) is not None
+    ]
+    told: dict[str, Any] = {"n": len(known), "missing": len(lines) - len(known)}
+    if not known:
+        return told
+    exact = [value if isinstance(value, Decimal) else Decimal(str(value)) for value in known]
+    low, high = statistics.median_low(exact), statistics.median_high(exact)
+    half = Decimal("0.5")
+    return told | {
+        "total": money.text(money.total(exact)),
+        "mean": money.text(money.scaled(money.total(exact), 1, len(exact))),
+        "median": money.text(money.multiply(money.add(low, high), half)),
+        "least": money.text(min(exact)),
+        "most": money.text(max(exact)),
+    }
+
+
+def _tasks(run: RunView, arms: Sequence[str]) -> dict[str, Any]:
+    names = dict.fromkeys(line.attempt.task for line in run.lines)
+    return {
+        task: {
+            arm: _arm(
+                [
+                    line
+                    for line in run.lines
+                    if line.attempt.task == task and line.attempt.scenario == arm
+                ]
+            )
+            for arm in arms
+        }
+        for task in names
+    }
+
+
+def _correctness(run: RunView) -> dict[str, Any]:
+    """Return what is known without a judge: unusable answers are incomplete, the rest is pending."""
+    completed = [
+        line.observation for line in run.lines if line.observation and line.status == "completed"
+    ]
+    incomplete = sum(not seen.answer_complete for seen in completed)
+    return {
+        "adjudicated": 0,
+        "pending": len(completed) - incomplete,
+        "incomplete": incomplete,
+        "missing": len(run.lines) - len(completed),
+    }
+
+
+def _sides(run: RunView) -> dict[str, dict[str, Line]]:
+    by_pair: dict[str, dict[str, Line]] = {}
+    for line in run.lines:
+        by_pair.setdefault(line.attempt.pair, {})[line.attempt.scenario] = line
+    return by_pair
+
+
+def _pairs(run: RunView, arms: Sequence[str]) -> list[dict[str, Any]]:
+    found = []
+    for pair, sides in _sides(run).items():
+        for other in arms[1:]:
+            first, second = sides.get(arms[0]), sides.get(other)
+            missing = [
+                f"{arm}: {line.status if line else 'not planned'}"
+                for arm, line in ((arms[0], first), (other, second))
+                if line is None or line.status != "completed"
+            ]
+            found.append(
+                {
+                    "pair": pair,
+                    "arms": [arms[0], other],
+                    "missing": missing,
+                    "differences": {} if missing else _differences(first, second),
+                }
+            )
+    return found
+
+
+def _differences(first: Line | None, second: Line | None) -> dict[str, Any]:
+    told = {}
+    for name in COMPARED:
+        value = _difference(first, second, name)
+        if value is not None:
+            told[name] = money.text(value)
+    return told
+
+
+def _difference(first: Line | None, second: Line | None, name: str) -> Decimal | None:
+    if first is None or second is None or not (first.observation and second.observation):
+        return None
+    here, there = METRICS[name](first.observation), METRICS[name](second.observation)
+    if here is None or there is None:
+        return None
+    return money.subtract(Decimal(str(there)), Decimal(str(here)))
+
+
+def _effects(run: RunView, first: str, second: str) -> dict[str, Any]:
+    metrics: dict[str, Any] = {}
+    for name in COMPARED:
+        by_task: dict[str, list[float]] = {}
+        for sides in _sides(run).values():
+            here, there = sides.get(first), sides.get(second)
+            if here is None or there is None:
+                continue
+            values = by_task.setdefault(here.attempt.task, [])
+            if here.status == there.status == "completed":
+                value = _difference(here, there, name)
+                values += [] if value is None else [float(value)]
+        seen = effect(by_task, f"{run.row.run}:{name}")
+        metrics[name] = {
+            "pairs": seen.pairs,
+            "missing": sum(first in sides for sides in _sides(run).values()) - seen.pairs,
+            "by_task": seen.by_task,
+            "estimate": seen.estimate,
+            "interval": list(seen.interval) if seen.interval else None,
+            "p": seen.p,
+            "least_p": seen.least_p,
+            "detectable": seen.detectable,
+        }
+    corrected = holm({name: one["p"] for name, one in metrics.items() if one["p"] is not None})
+    for name, p in corrected.items():
+        metrics[name]["p_holm"] = p
+    return {"arms": [first, second], "level": LEVEL, "exploratory": True, "metrics": metrics}

@@ -1,0 +1,143 @@
+"""A report of one run: what is in it, what never is, and hostile words in every format."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from decimal import Decimal
+
+import pytest
+from reported import Reported, opened
+
+from pytest_studyminimal.cli import main
+from pytest_studyminimal.protocol.records import Usage
+from pytest_studyminimal.reports.document import document
+from pytest_studyminimal.reports.renderings import as_csv, as_json, as_markdown
+
+HOSTILE = '=HYPERLINK("x")|<script>alert(1)</script>\x1b[31m\u202e[a](http://x)@everyone`'
+NAMES = [
+    f"{task}:{arm}:{number}"
+    for task in ("one", "two")
+    for number in (1, 2)
+    for arm in ("plain", "docs")
+]
+
+
+@pytest.fixture
+def ledger(tmp_path):
+    with opened(tmp_path / "state") as one:
+        yield one
+
+
+@pytest.fixture
+def run(ledger):
+    run = Reported(ledger, NAMES, phase="full", study_folder={"commit": "a" * 40, "dirty": True})
+    for number, name in enumerate(NAMES[:-1]):
+        tokens = 1000 + 100 * number if ":docs:" in name else 2000
+        run.observe(name, "0.01", usage=Usage(input_tokens=tokens, output_tokens=100))
+    run.observe(NAMES[-1], "0.02", status="failed", reason=HOSTILE)
+    return run
+
+
+def test_nothing_is_dropped_and_what_is_missing_is_counted(run):
+    report = document(run.view)
+
+    assert [one["attempt"] for one in report["attempts"]] == NAMES
+    assert report["arms"]["docs"]["statuses"] == {"completed": 3, "failed": 1}
+    tokens = report["arms"]["docs"]["metrics"]["prompt_tokens"]
+    assert (tokens["n"], tokens["missing"]) == (3, 1)
+    assert report["correctness"] == {"adjudicated": 0, "pending": 7, "incomplete": 0, "missing": 1}
+    assert [one["missing"] for one in report["pairs"]] == [[], [], [], ["docs: failed"]]
+    effect = report["effects"][0]["metrics"]["prompt_tokens"]
+    assert (effect["pairs"], effect["missing"]) == (3, 1)
+    assert set(effect["by_task"]) == {"one", "two"}
+
+
+def test_totals_are_exact(run):
+    charged = document(run.view)["arms"]["plain"]["metrics"]["charged_usd"]
+
+    assert charged["total"] == "0.04"
+    assert document(run.view)["arms"]["docs"]["charged_usd"] == "0.05"
+    assert Decimal(charged["mean"]) == Decimal("0.01")
+
+
+def test_declarations_and_limitations_are_always_there(run):
+    report = document(run.view)
+
+    assert any("no human review was performed" in line for line in report["declarations"])
+    assert any("exploratory" in line for line in report["declarations"])
+    assert "the study folder had changes beside its commit" in report["limitations"]
+    assert "1 of 8 attempts are missing or not valid" in report["limitations"]
+
+
+def test_a_rehearsal_is_marked_in_every_format(ledger):
+    run = Reported(ledger, NAMES[:2], rehearsal=True, account="rehearsal:run-1")
+    report = document(run.view)
+
+    assert "nothing here is evidence" in as_json(report)
+    assert "rehearsal, not evidence" in as_markdown(report)
+    rows = list(csv.DictReader(io.StringIO(as_csv(report))))
+    assert {row["rehearsal"] for row in rows} == {"true"}
+
+
+def test_hostile_words_are_harmless_in_every_format(run):
+    report = document(run.view)
+
+    assert json.loads(as_json(report)) == report
+    cell = next(
+        csv.DictReader(io.StringIO(as_csv({**report, "attempts": report["attempts"][-1:]})))
+    )
+    assert cell["reason"].startswith("'=HYPERLINK")
+    text = as_markdown(report)
+    assert "<script" not in text
+    assert "[a](" not in text
+    assert "@everyone" not in text
+    assert all(char.isprintable() or char == "\n" for char in text)
+    rows = [line for line in text.splitlines() if line.startswith("| two:docs:2")]
+    assert len(rows) == 1
+    assert rows[0].replace("\\|", "").count("|") == 9
+
+
+def test_no_answer_and_no_path_of_this_machine_is_in_it(ledger):
+    run = Reported(
+        ledger,
+        NAMES[:2],
+        agent={
+            "program": "/home/somebody/claude",
+            "version": "1",
+            "expected_version": "1",
+            "sha256": "f" * 64,
+            "login": None,
+        },
+    )
+    run.observe(NAMES[0])
+    for text in (as_json(document(run.view)), as_markdown(document(run.view))):
+        assert "private words" not in text
+        assert "/home/somebody" not in text
+
+
+def test_the_command_writes_one_run_and_refuses_in_one_line(run, tmp_path, capsys):
+    path = run.ledger.path
+    out = tmp_path / "report.json"
+    main(["report", str(path), "--format", "json", "--output", str(out)], standalone_mode=False)
+
+    assert json.loads(out.read_text())["run"] == "run-1"
+    for arguments in (
+        [str(path), "--run", "none"],
+        [str(tmp_path / "none")],
+        [str(path), "--output", str(tmp_path)],
+    ):
+        with pytest.raises(SystemExit) as ended:
+            main(["report", *arguments])
+        assert ended.value.code == 4
+        assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_a_full_run_is_reported_before_a_later_pilot(ledger, capsys):
+    Reported(ledger, NAMES[:2], run="full-1", phase="full")
+    Reported(ledger, NAMES[:2], run="pilot-1")
+
+    main(["report", str(ledger.path), "--format", "json"], standalone_mode=False)
+
+    assert json.loads(capsys.readouterr().out)["run"] == "full-1"
