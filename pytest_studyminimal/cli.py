@@ -6,6 +6,7 @@ import json
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -285,3 +286,65 @@ def report(place: Path | None, run: str | None, kind: str, output: Path | None) 
     else:
         if output is None:
             click.echo(text, nl=False)
+
+
+@main.group()
+def adjudication() -> None:
+    """Blind packets of a run's answers out, verdicts in: for an agent, a human or another tool."""
+
+
+_RUN = click.option("--run", metavar="RUN", help="Run (default: the newest full one).")
+_LEDGER = click.option("--ledger", type=_PATH, help="Ledger (default: the study's own).")
+_ROOTS = click.option(
+    "--study-root", "roots", metavar="NAME=PATH", multiple=True, help="Checkout of a corpus."
+)
+
+
+@adjudication.command("export")
+@click.argument("study", type=_PATH)
+@_RUN
+@_LEDGER
+@_ROOTS
+@click.option("--output", type=_PATH, help="New file, mode 0600 (default: standard output).")
+def adjudication_export(
+    study: Path, run: str | None, ledger: Path | None, roots: tuple[str, ...], output: Path | None
+) -> None:
+    """Print one packet per usable answer as JSON lines. They hold answers and the key: private."""
+    from pytest_studyminimal.judging.adjudication import case_of, export_packets
+    from pytest_studyminimal.protocol.errors import StudyError
+
+    try:
+        lines = export_packets(case_of(study, run, ledger, roots, os.environ, Path.cwd()))
+        if output is not None:
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+            with os.fdopen(os.open(output, flags, 0o600), "w", encoding="utf-8") as file:
+                file.writelines(f"{line}\n" for line in lines)
+    except StudyError as error:
+        _refused(error)
+    except OSError as error:
+        _refused(Exception(f"{output}: found {error.strerror}, required a new file"))
+    else:
+        if output is None:
+            for line in lines:
+                click.echo(line)
+
+
+@adjudication.command("import")
+@click.argument("study", type=_PATH)
+@click.argument("verdicts", type=click.File("rb"))
+@_RUN
+@_LEDGER
+@_ROOTS
+def adjudication_import(
+    study: Path, verdicts: Any, run: str | None, ledger: Path | None, roots: tuple[str, ...]
+) -> None:
+    """Append the VERDICTS of a file of JSON lines to the ledger, all of them or none."""
+    from pytest_studyminimal.judging.adjudication import case_of, import_verdicts
+    from pytest_studyminimal.protocol.errors import StudyError
+
+    try:
+        case = case_of(study, run, ledger, roots, os.environ, Path.cwd())
+        for line in import_verdicts(case, verdicts.read()):
+            click.echo(line)
+    except StudyError as error:
+        _refused(error)

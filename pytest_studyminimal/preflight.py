@@ -113,9 +113,12 @@ class Ready:
 
 
 def read_corpora(
-    folder: StudyFolder, attempts: tuple[Attempt, ...], roots: Roots
+    folder: StudyFolder, attempts: tuple[Attempt, ...], roots: Roots, *, checkouts: bool = True
 ) -> dict[str, Corpus]:
-    """Read and verify every corpus that these attempts use; CorpusError names the first that fails."""
+    """Read and verify every corpus that these attempts use; CorpusError names the first that fails.
+
+    Without `checkouts` no server will read one, so only the objects at the pin matter.
+    """
     corpora = {}
     for name in folder.study.corpora_of(tuple(attempt.task for attempt in attempts)):
         watch = _watch(folder, attempts, name, roots)
@@ -123,7 +126,7 @@ def read_corpora(
             name,
             folder.study.corpora[name],
             roots.of_corpus(folder, name),
-            needs_checkout=watch is not None,
+            needs_checkout=watch is not None and checkouts,
             allowed_changes=watch.index if watch else (),
         )
     return corpora

@@ -12,6 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_studyminimal.protocol import money
 from pytest_studyminimal.reports.effects import LEVEL, effect, holm
+from pytest_studyminimal.reports.outcomes import (
+    Outcome,
+    agreement,
+    correctness,
+    declaration,
+    outcomes,
+)
 from pytest_studyminimal.reports.proofs import proven
 
 if TYPE_CHECKING:
@@ -22,7 +29,6 @@ if TYPE_CHECKING:
 
 FORMAT = 1
 DECLARATIONS = (
-    "correctness: no answer of this run was adjudicated yet; no human review was performed",
     "intervals and probabilities are exploratory: tasks are few and were chosen by hand",
     "preparing an index or an engine is in no figure here; its cost is reported apart",
     "publication needs the maintainer's approval",
@@ -60,6 +66,7 @@ def document(run: RunView) -> dict[str, Any]:
     body = run.row.body
     series = body["series"]
     arms = list(body["scenarios"])
+    judged = outcomes(run)
     return {
         "format": FORMAT,
         "study": body["study"],
@@ -68,7 +75,11 @@ def document(run: RunView) -> dict[str, Any]:
         "run": run.row.run,
         "at": run.row.at,
         "rehearsal": body["rehearsal"],
-        "declarations": [*DECLARATIONS, *([REHEARSAL] if body["rehearsal"] else [])],
+        "declarations": [
+            declaration(run),
+            *DECLARATIONS,
+            *([REHEARSAL] if body["rehearsal"] else []),
+        ],
         "limitations": _limitations(run),
         "series": series,
         "provenance": {
@@ -94,12 +105,19 @@ def document(run: RunView) -> dict[str, Any]:
                 line.observation and line.observation.cumulative_cap_exceeded for line in run.lines
             ),
         },
-        "attempts": [_attempt(line) for line in run.lines],
+        "attempts": [_attempt(line, judged[line.attempt.id]) for line in run.lines],
         "arms": {
             arm: _arm([line for line in run.lines if line.attempt.scenario == arm]) for arm in arms
         },
         "tasks": _tasks(run, arms),
-        "correctness": _correctness(run),
+        "correctness": {
+            "all": correctness(run, run.lines),
+            "arms": {
+                arm: correctness(run, [line for line in run.lines if line.attempt.scenario == arm])
+                for arm in arms
+            },
+            "agreement": agreement(run),
+        },
         "pairs": _pairs(run, arms),
         "effects": [_effects(run, arms[0], other) for other in arms[1:]],
         "stopped": run.stop and {"attempt": run.stop.attempt, "why": run.stop.body["why"]},
@@ -132,7 +150,7 @@ def _agent(agent: dict[str, Any] | None) -> dict[str, Any] | None:
     return {name: value for name, value in agent.items() if name != "program"}
 
 
-def _attempt(line: Line) -> dict[str, Any]:
+def _attempt(line: Line, judged: Outcome) -> dict[str, Any]:
     seen = line.observation
     facts: dict[str, Any] = {
         "attempt": line.attempt.id,
@@ -143,6 +161,9 @@ def _attempt(line: Line) -> dict[str, Any]:
         "status": line.status,
         "reason": seen.reason if seen else None,
         "problems": list(seen.problems) if seen else [],
+        "outcome": judged.outcome,
+        "outcome_missing_because": judged.why if judged.score is None else None,
+        "adjudicators": list(judged.adjudicators),
     }
     for name, metric in METRICS.items():
         facts[name] = _plain(metric(seen)) if seen else None
@@ -154,7 +175,6 @@ def _attempt(line: Line) -> dict[str, Any]:
         "tool_errors_by_name": dict(seen.tool_errors_by_name),
         "offered_tools": list(seen.offered_tools),
         "answer_complete": seen.answer_complete,
-        "adjudication": seen.adjudication,
         "cost_basis": seen.cost_basis,
         "denials": list(agent.denials) if agent else [],
         "api_retries": agent.api_retries if agent else None,
@@ -218,20 +238,6 @@ def _tasks(run: RunView, arms: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def _correctness(run: RunView) -> dict[str, Any]:
-    """Return what is known without a judge: unusable answers are incomplete, the rest is pending."""
-    completed = [
-        line.observation for line in run.lines if line.observation and line.status == "completed"
-    ]
-    incomplete = sum(not seen.answer_complete for seen in completed)
-    return {
-        "adjudicated": 0,
-        "pending": len(completed) - incomplete,
-        "incomplete": incomplete,
-        "missing": len(run.lines) - len(completed),
-    }
-
-
 def _sides(run: RunView) -> dict[str, dict[str, Line]]:
     by_pair: dict[str, dict[str, Line]] = {}
     for line in run.lines:
@@ -278,9 +284,16 @@ def _difference(first: Line | None, second: Line | None, name: str) -> Decimal |
     return money.subtract(Decimal(str(there)), Decimal(str(here)))
 
 
+def _scored(first: Outcome, second: Outcome) -> Decimal | None:
+    if first.score is None or second.score is None:
+        return None
+    return money.subtract(second.score, first.score)
+
+
 def _effects(run: RunView, first: str, second: str) -> dict[str, Any]:
     metrics: dict[str, Any] = {}
-    for name in COMPARED:
+    judged = outcomes(run)
+    for name in ("score", *COMPARED):
         by_task: dict[str, list[float]] = {}
         for sides in _sides(run).values():
             here, there = sides.get(first), sides.get(second)
@@ -288,7 +301,11 @@ def _effects(run: RunView, first: str, second: str) -> dict[str, Any]:
                 continue
             values = by_task.setdefault(here.attempt.task, [])
             if here.status == there.status == "completed":
-                value = _difference(here, there, name)
+                value = (
+                    _scored(judged[here.attempt.id], judged[there.attempt.id])
+                    if name == "score"
+                    else _difference(here, there, name)
+                )
                 values += [] if value is None else [float(value)]
         seen = effect(by_task, f"{run.row.run}:{name}")
         metrics[name] = {

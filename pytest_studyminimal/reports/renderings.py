@@ -16,7 +16,7 @@ _COLUMNS = (
     *("attempt", "task", "scenario", "repetition", "place", "status", "reason"),
     *("input_tokens", "cache_read_tokens", "cache_write_tokens", "prompt_tokens", "output_tokens"),
     *("turns", "tool_calls", "wall_s", "charged_usd", "reported_cost_usd", "computed_cost_usd"),
-    *("cost_basis", "answer_complete", "adjudication"),
+    *("cost_basis", "answer_complete", "outcome", "outcome_missing_because"),
 )
 _MOST_ROWS = 200
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
@@ -70,6 +70,7 @@ def _markdown(document: dict[str, Any]) -> Iterator[str]:
     )
     yield ""
     yield from _arms(document)
+    yield from _correctness(document)
     for compared in document["effects"]:
         yield from _effects(compared)
     yield from _attempts(document)
@@ -140,6 +141,24 @@ def _effects(compared: dict[str, Any]) -> Iterator[str]:
         )
     yield from _table(
         ("metric", "pairs", "mean difference", "95 % interval", "p", "p (Holm)", "detectable"), rows
+    )
+    yield ""
+
+
+def _correctness(document: dict[str, Any]) -> Iterator[str]:
+    names = ("correct", "partial", "incorrect", "incomplete", "missing")
+    yield from _table(
+        ("arm", *names, "mean score", "if the missing were wrong … right", "USD per correct"),
+        [
+            (
+                arm,
+                *(found[name] for name in names),
+                "–" if found["mean"] is None else f"{found['mean']} (n={found['n']})",
+                " … ".join(found["range"]) if found["range"] else "–",
+                "–" if found["usd_per_correct"] is None else dollars(found["usd_per_correct"]),
+            )
+            for arm, found in document["correctness"]["arms"].items()
+        ],
     )
     yield ""
 

@@ -5,17 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pytest_studyminimal.evidence.ledger import Ledger
-from pytest_studyminimal.protocol.errors import UsageRefusedError
 from pytest_studyminimal.reports.books import find_ledger
 from pytest_studyminimal.reports.document import document
 from pytest_studyminimal.reports.renderings import FORMATS
-from pytest_studyminimal.reports.showing import run_row
+from pytest_studyminimal.reports.showing import newest_run, run_row
 from pytest_studyminimal.reports.view import view
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    from pytest_studyminimal.evidence.records import Record
 
 
 def report(place: Path | None, run: str | None, kind: str) -> str:
@@ -24,13 +21,5 @@ def report(place: Path | None, run: str | None, kind: str) -> str:
     StudyError where there is no ledger or no such run.
     """
     with Ledger.read(find_ledger(place)) as ledger:
-        row = _newest(ledger) if run is None else run_row(ledger, run)
+        row = newest_run(ledger) if run is None else run_row(ledger, run)
         return FORMATS[kind](document(view(ledger, row.run)))
-
-
-def _newest(ledger: Ledger) -> Record:
-    rows = ledger.records(kind="run")
-    if not rows:
-        raise UsageRefusedError(f"{ledger.path}: found no run, required one to report")
-    full = [row for row in rows if row.body["phase"] == "full"]
-    return (full or rows)[-1]

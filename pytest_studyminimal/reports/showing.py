@@ -39,6 +39,15 @@ def run_row(ledger: Ledger, run: str) -> Record:
     return found[0]
 
 
+def newest_run(ledger: Ledger) -> Record:
+    """Return the newest full run's row, else the newest run's. UsageRefusedError where there is none."""
+    rows = ledger.records(kind="run")
+    if not rows:
+        raise UsageRefusedError(f"{ledger.path}: found no run, required one")
+    full = [row for row in rows if row.body["phase"] == "full"]
+    return (full or rows)[-1]
+
+
 def shown_run(name: str, ledger_path: Path | None, *, private: bool) -> Printed:
     """Return what to print of RUN or RUN:ATTEMPT, as JSON and as lines.
 

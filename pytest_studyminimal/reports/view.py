@@ -38,6 +38,7 @@ class RunView:
     close: Record | None
     balance: Balance
     cap_usd: Decimal
+    verdicts: tuple[Record, ...] = ()
 
     @property
     def selected(self) -> tuple[Line, ...]:
@@ -78,6 +79,7 @@ def view(ledger: Ledger, run: str) -> RunView:
         close=next(iter(ledger.records(run=run, kind="close", limit=1)), None),
         balance=ledger.balance(row.account),
         cap_usd=cap_of(ledger, row.account, run),
+        verdicts=tuple(ledger.records(run=run, kind="verdict")),
     )
 
 

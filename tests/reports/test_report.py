@@ -47,7 +47,9 @@ def test_nothing_is_dropped_and_what_is_missing_is_counted(run):
     assert report["arms"]["docs"]["statuses"] == {"completed": 3, "failed": 1}
     tokens = report["arms"]["docs"]["metrics"]["prompt_tokens"]
     assert (tokens["n"], tokens["missing"]) == (3, 1)
-    assert report["correctness"] == {"adjudicated": 0, "pending": 7, "incomplete": 0, "missing": 1}
+    correctness = report["correctness"]["all"]
+    assert correctness["missing_because"] == {"not adjudicated": 7, "failed": 1}
+    assert (correctness["n"], correctness["mean"], correctness["range"]) == (0, None, ["0", "1"])
     assert [one["missing"] for one in report["pairs"]] == [[], [], [], ["docs: failed"]]
     effect = report["effects"][0]["metrics"]["prompt_tokens"]
     assert (effect["pairs"], effect["missing"]) == (3, 1)
