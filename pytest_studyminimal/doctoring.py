@@ -85,8 +85,8 @@ class Doctor:
                 key = f", key in {connection.key}" if connection.key else ""
                 return f"{connection.transport} with {connection.model} at {where}{key}"
             login = f", {opened.login}" if opened.login else ", rehearsal: no login needed"
-            if opened.login == "unknown":
-                login = ", login unknown: this program was not asked"
+            if opened.login == "not asked":
+                login = ", login unknown: a script is not asked"
             return (
                 f"{connection.transport} {opened.agent.version} with {connection.model}:"
                 f" {opened.agent.program} (sha256 {opened.agent.sha256[:12]}){login}"

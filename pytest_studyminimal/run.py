@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from pytest_studyminimal.evidence.records import Record
     from pytest_studyminimal.protocol.arms import Arm
     from pytest_studyminimal.protocol.prices import Computed
-    from pytest_studyminimal.protocol.study import Connection, Study, Tier
+    from pytest_studyminimal.protocol.study import Connection, Prices, Study, Tier
     from pytest_studyminimal.transports import Transport
 
 
@@ -208,7 +208,7 @@ class Run:
         computed = prices.list_price(
             terms.study.prices, transcript.usage, transcript.largest_prompt_tokens
         )
-        costs = valid_costs(transcript, computed)
+        costs, more = known_costs(transcript, terms.study.prices)
         meter.cost(costs)
         changes, index = self._looked_at(attempt, export)
         facts = facts_of(
@@ -222,7 +222,7 @@ class Run:
         judgement = judge(transcript, facts)
         keep_stream(self.ledger.directory, self.id, attempt.id, transcript)
         with self.ledger.transaction():
-            meter.settle_attempt(judgement.status, costs)
+            meter.settle_attempt(judgement.status, costs, more)
             # Whatever a transport left open stays charged in full.
             charged = self.budget.retain_open(attempt.id)
             seen = (transcript, computed, judgement)
@@ -345,24 +345,33 @@ def facts_of(
     )
 
 
-def valid_costs(transcript: Transcript, computed: Computed) -> tuple[Decimal, ...]:
-    """Return every cost of an agent's attempt that is known, in dollars: reported and computed.
+Costs = tuple["Decimal", ...]
 
-    What messages told before a result was lost is a lower bound of it, so it counts as well.
+
+def known_costs(transcript: Transcript, table: Prices) -> tuple[Costs, Costs]:
+    """Return the costs of an agent's attempt in dollars: reported and computed, and all others known.
+
+    The others are lower bounds, or costs of other results: they count where the attempt is not valid.
     """
     if transcript.agent is None:
-        return ()
+        return (), ()
+    largest = transcript.largest_prompt_tokens
+    computed = prices.list_price(table, transcript.usage, largest).usd
     reported = transcript.agent.reported_cost_usd
-    return (computed.usd,) if reported is None else (reported, computed.usd)
+    others = [prices.list_price(table, usage, largest).usd for usage in transcript.more_usages]
+    costs = (computed,) if reported is None else (reported, computed)
+    return costs, (*others, *transcript.more_costs_usd)
 
 
-def charge(status: Status, reserved_usd: Decimal, costs: tuple[Decimal, ...]) -> Decimal:
+def charge(status: Status, reserved_usd: Decimal, costs: Costs, more: Costs = ()) -> Decimal:
     """Return what an agent's attempt is charged: never less than a cost that is known (seed: budget).
 
-    A completed one costs the larger of both; any other at least its reservation.
+    A completed one costs the larger of reported and computed; any other at least its reservation and
+    every other cost that is known.
     """
-    known = max(costs, default=money.ZERO)
-    return known if status == "completed" else max(reserved_usd, known)
+    if status == "completed":
+        return max(costs, default=money.ZERO)
+    return max(reserved_usd, *costs, *more)
 
 
 class _Meter:
@@ -395,18 +404,18 @@ class _Meter:
         with interrupts_wait():
             self._whole = (self._run.budget.reserve(self._attempt.id, usd), usd)
 
-    def cost(self, costs: tuple[Decimal, ...]) -> None:
+    def cost(self, costs: Costs) -> None:
         """Learn what a whole attempt cost."""
         if self._whole is not None:
             excess = money.subtract(max(costs, default=money.ZERO), self._whole[1])
             self.overshoot_usd = max(excess, money.ZERO)
 
-    def settle_attempt(self, status: Status, costs: tuple[Decimal, ...]) -> None:
+    def settle_attempt(self, status: Status, costs: Costs, more: Costs) -> None:
         """Settle a whole attempt by its verdict, inside a transaction."""
         if self._whole is None:
             return
         reservation, reserved = self._whole
-        charged = charge(status, reserved, costs)
+        charged = charge(status, reserved, costs, more)
         measured = status == "completed" or charged > reserved
         self._run.budget.settle_inside(reservation, charged, measured=measured)
 

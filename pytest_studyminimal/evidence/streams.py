@@ -24,6 +24,8 @@ def keep_stream(directory: Path, run: str, attempt: str, transcript: Transcript)
     Of an agent's process: its stdout byte by byte (`.jsonl`), how it ended (`.end.json`) and the end
     of its stderr (`.stderr`). Of an API: one line per request.
     """
+    if transcript.agent is None and not transcript.raw:
+        return
     file = stream_of(directory, run, attempt)
     with contextlib.suppress(OSError):
         for folder in (file.parent.parent, file.parent):

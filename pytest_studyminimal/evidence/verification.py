@@ -243,6 +243,8 @@ def read_export(path: Path) -> Iterator[Record]:
 def _record(row: dict[str, Any]) -> Record:
     if not isinstance(row["body"], dict) or type(row["seq"]) is not int:
         raise TypeError
+    if "unlimited" in {row["committed_usd"], row["reserved_usd"]}:
+        raise ValueError("a lifted cap is no amount")
     texts = ("kind", "account", "run", "attempt", "at", "previous_sha256", "sha256")
     if not all(isinstance(row[name], str) for name in texts):
         raise TypeError

@@ -10,6 +10,8 @@ from pytest_studyminimal.evidence.streams import stream_of
 from pytest_studyminimal.judging.streams import Verdict, rejudge
 from pytest_studyminimal.protocol import money
 from pytest_studyminimal.protocol.errors import LedgerError, UsageRefusedError
+from pytest_studyminimal.protocol.frozen import Frozen
+from pytest_studyminimal.protocol.records import Ending
 from pytest_studyminimal.protocol.study import Study
 from pytest_studyminimal.reports.showing import run_row
 from pytest_studyminimal.reports.view import view
@@ -22,6 +24,15 @@ if TYPE_CHECKING:
     from pytest_studyminimal.protocol.records import Observation
 
 _EXPORT = "the export was changed: "
+
+
+class _End(Frozen):
+    ending: Ending
+    exit_status: int | None
+    stayed: bool
+    cut: bool
+    wall_s: float
+    problem: str | None = None
 
 
 @dataclass(frozen=True)
@@ -103,10 +114,11 @@ def study_of(row: Record) -> Study:
 def _end_of(file: Path) -> dict[str, Any]:
     end = file.with_suffix(".end.json")
     try:
-        kept = json.loads(end.read_bytes())
+        return _End.model_validate_json(end.read_bytes()).model_dump()
     except (OSError, ValueError):
-        kept = {}
-    return kept if isinstance(kept, dict) else {}
+        raise LedgerError(
+            f"{end}: found no end of a process, required the file that was kept with the stream"
+        ) from None
 
 
 def _export_changes(seen: Observation) -> tuple[str, ...]:

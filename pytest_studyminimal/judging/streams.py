@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from pytest_studyminimal.protocol import money, prices
 from pytest_studyminimal.protocol.errors import UsageRefusedError
 from pytest_studyminimal.protocol.rules import judge
-from pytest_studyminimal.run import charge, facts_of, valid_costs
+from pytest_studyminimal.run import charge, facts_of, known_costs
 from pytest_studyminimal.transports.claude_arguments import claude_arm
 from pytest_studyminimal.transports.claude_code import events_for, transcript
 from pytest_studyminimal.transports.process import Ended
@@ -106,12 +106,12 @@ def rejudge(
     """Return today's verdict on a stream; `attempt_usd` was reserved for it."""
     arm = arm_of_connection(study, connection, scenario)
     ended, lines = ended_of(stdout, end, study.limits.stdout_bytes)
-    events = events_for(connection.model, alias=connection.alias)
+    events = events_for(connection.model, arm, alias=connection.alias)
     for line in lines:
         events.take(line)
     seen = transcript(events, ended, arm)
     computed = prices.list_price(study.prices, seen.usage, seen.largest_prompt_tokens)
-    costs = valid_costs(seen, computed)
+    costs, more = known_costs(seen, study.prices)
     excess = money.subtract(max(costs, default=money.ZERO), attempt_usd)
     facts = facts_of(
         study,
@@ -126,5 +126,5 @@ def rejudge(
         transcript=seen,
         judgement=judgement,
         computed=computed if seen.usage_complete else None,
-        charged_usd=charge(judgement.status, attempt_usd, costs),
+        charged_usd=charge(judgement.status, attempt_usd, costs, more),
     )

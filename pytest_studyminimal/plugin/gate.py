@@ -29,6 +29,7 @@ from pytest_studyminimal.protocol.schedule import plan
 from pytest_studyminimal.reports.pilots import completed_pilot, pilot_lines
 from pytest_studyminimal.run import COST_RULE, Run, Terms
 from pytest_studyminimal.transports.agents import agent_options
+from pytest_studyminimal.transports.claude_arguments import refuse_ambiguous
 from pytest_studyminimal.transports.open import Opened, Site, open_transport
 from pytest_studyminimal.workspace.folder import describe_folder
 
@@ -60,7 +61,10 @@ def pass_gate(session: StudySession, nodeids: list[str]) -> None:
             raise LedgerError(
                 f"{ledger_path}: found a ledger inside {path}, required one outside every checkout"
             )
-    if session.phase == "full" and on_command_line(session.config, "--approve-budget") is None:
+    # A dress rehearsal is free, in any phase: there is nothing to approve and nothing to measure first.
+    dress = bool(session.config.getoption("study_rehearse"))
+    approved = on_command_line(session.config, "--approve-budget") is not None
+    if session.phase == "full" and not approved and not dress:
         raise UsageRefusedError(_approval_needed(folder, ledger_path, cap))
     _open(session, folder, connection, cap, roots, ledger_path, attempts, selected)
 
@@ -149,6 +153,12 @@ def site_of(
         programs=agent_options(session.config.getoption("study_agent")),
         keys=keys_of(folder),
         agent=agent,
+        named=frozenset(
+            name for server in folder.study.servers.values() for name in server.pass_env
+        ),
+        literals=tuple(
+            value for server in folder.study.servers.values() for value in server.env.values()
+        ),
     )
 
 
@@ -170,7 +180,9 @@ def _agent_row(folder: StudyFolder, terms: Terms, ready: Ready, opened: Opened) 
 
 def keys_of(folder: StudyFolder) -> frozenset[str]:
     """Return the names of the variables that hold a model's key; no child may get them."""
-    return frozenset(one.key for one in folder.study.connections.values() if one.key)
+    keys = {one.key for one in folder.study.connections.values() if one.key}
+    agents = any(one.is_agent for one in folder.study.connections.values())
+    return frozenset(keys | ({"ANTHROPIC_API_KEY"} if agents else set()))
 
 
 def series_of(
@@ -245,6 +257,8 @@ def _open(
     tasks = {attempt.task for attempt in attempts if attempt.id in selected}
     chosen = tuple(attempt for attempt in attempts if attempt.task in tasks)
     ready = check(folder, chosen, roots, sources=sources, keys=keys_of(folder))
+    if connection.is_agent:
+        refuse_ambiguous(folder.study, ready.denied(folder))
     series = series_of(session, folder, connection, ready, terms.upper, opened)
     terms = terms_of(session, folder, series.id)
     ledger = session.stack.enter_context(Ledger.open(ledger_path, folder.study.id))
@@ -252,7 +266,7 @@ def _open(
         session.notes.append(
             f"run {dead} was found open and its session dead: closed, charged in full"
         )
-    if session.phase == "full":
+    if session.phase == "full" and not session.config.getoption("study_rehearse"):
         _require_pilot(ledger, series)
     session.ready, session.roots = ready, roots
     session.stack.enter_context(alive(ledger, session.run_id))

@@ -236,6 +236,8 @@ def _check_tasks(study: Study, refuse: Callable[[str, object, str], None]) -> No
         seen.add(task.id)
         if task.corpus not in study.corpora:
             refuse(f"tasks[{index}].corpus", task.corpus, _one_of(study.corpora))
+        if not task.question.strip():
+            refuse(f"tasks[{index}].question", "blanks", "a question")
         agents = [name for name, one in study.connections.items() if one.is_agent]
         if agents and task.question.startswith("/"):
             refuse(

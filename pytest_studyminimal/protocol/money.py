@@ -29,6 +29,7 @@ _PROJECTED = decimal.Context(
 )
 _DOWN = decimal.Context(prec=200, rounding=decimal.ROUND_DOWN, traps=[decimal.InvalidOperation])
 AMOUNT_PATTERN = r"[0-9]{1,12}(\.[0-9]{1,12})?"
+_WRITTEN = re.compile(r"-?[0-9]{1,120}(\.[0-9]{1,120})?([eE][-+]?[0-9]{1,3})?", re.ASCII)
 _AMOUNT = re.compile(AMOUNT_PATTERN, re.ASCII)
 
 ZERO = Decimal(0)
@@ -51,6 +52,8 @@ def parse_exact(text: str) -> Decimal:
     """Return an amount, or a lifted cap, that `text` below wrote, with as many digits as it has."""
     if text == UNLIMITED_WORD:
         return UNLIMITED
+    if not _WRITTEN.fullmatch(text):
+        raise ValueError("a finite decimal number")
     return _EXACT.create_decimal(text)
 
 

@@ -154,7 +154,9 @@ class Transcript(Frozen):
     `models` are the served models in the order first seen. `stop_reason` is the last one received.
     `problem` is one public line about an ending other than "finished". `answer` and `raw` are private.
     `largest_prompt_tokens` is None where single prompts are not known. `agent` is None for an API.
-    `stream` is what an agent's process wrote on stdout, byte by byte, `stderr` the end of the other.
+    `more_usages` and `more_costs_usd` are further costs that are known beside the attempt's own: of
+    other results, of messages, of models. `stream` is what an agent's process wrote on stdout, byte by
+    byte, `stderr` the end of the other.
     """
 
     transport: str
@@ -174,6 +176,8 @@ class Transcript(Frozen):
     wall_s: float = 0.0
     raw: tuple[dict[str, Any], ...] = ()
     agent: AgentFacts | None = None
+    more_usages: tuple[Usage, ...] = ()
+    more_costs_usd: tuple[Dollars, ...] = ()
     stream: bytes = b""
     stderr: str = ""
 

@@ -141,6 +141,7 @@ def _calls_outside(transcript: Transcript, facts: Facts) -> str | None:
     if transcript.agent is None:
         return None
     outside = {call.name for call in transcript.tool_calls} - set(facts.offered_tools)
+    # A transport gives no name that only a model thought of.
     return f"called {', '.join(sorted(outside))}, which was not offered" if outside else None
 
 

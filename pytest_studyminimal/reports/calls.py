@@ -27,12 +27,12 @@ def steps(lines: Iterable[bytes]) -> Iterator[dict[str, Any]]:
         if "request" in event:
             yield from _of_exchange(event)
             continue
-        message = event.get("message")
-        if event.get("type") in {"assistant", "user"} and isinstance(message, dict):
+        message, kind = event.get("message"), str(event.get("type"))
+        if kind in {"assistant", "user"} and isinstance(message, dict):
             yield from _of_blocks(message.get("content"))
-        elif event.get("type") == "system" and event.get("subtype") != "init":
+        elif kind == "system" and event.get("subtype") != "init":
             yield {"kind": "event", "name": str(event.get("subtype"))}
-        elif event.get("type") == "result":
+        elif kind == "result":
             yield {
                 "kind": "end",
                 "name": str(event.get("subtype")),
@@ -57,7 +57,7 @@ def _of_blocks(content: object) -> Iterator[dict[str, Any]]:
     for block in content if isinstance(content, list) else ():
         if not isinstance(block, dict):
             continue
-        match block.get("type"):
+        match str(block.get("type")):
             case "text":
                 yield {"kind": "said", "text": _text(block.get("text"))}
             case "tool_use":

@@ -46,11 +46,13 @@ def _figures(run: RunView) -> Iterator[str]:
             continue
         api = _NO if agent.duration_api_ms is None else f"{agent.duration_api_ms / 1000:.2f}"
         start = _NO if agent.startup_s is None else f"{agent.startup_s:.2f}"
+        # Without a result the counts are of what was seen, and no totals.
+        more = "" if seen.usage_complete else "+?"
         yield (
             f"{seen.attempt.id}: reported {_usd(seen.reported_cost_usd)}, computed"
-            f" {_usd(seen.computed_cost_usd)}, in {usage.input_tokens:,}, cache read"
-            f" {usage.cache_read_tokens:,}, cache write {usage.cache_write_tokens:,}, out"
-            f" {usage.output_tokens:,}, start {start} s, API {api} s"
+            f" {_usd(seen.computed_cost_usd)}, in {usage.input_tokens:,}{more}, cache read"
+            f" {usage.cache_read_tokens:,}{more}, cache write {usage.cache_write_tokens:,}{more}, out"
+            f" {usage.output_tokens:,}{more}, start {start} s, API {api} s"
         )
 
 
@@ -91,7 +93,7 @@ def proven(run: RunView) -> dict[str, str]:
         "versions": _all(seen, _version_is_right),
         "tool sets": _all(seen, lambda one: _clean(one, "offered tools", "called ")),
         "servers": _all(seen, lambda one: _clean(one, "server ", "every call to server")),
-        "pins": "yes" if run.row.body.get("corpora") else "not seen",
+        "pins": _all(seen, lambda one: _clean(one, "the export was changed")),
         "reachability": _reachability(run),
         "costs agree": _all(seen, _costs_agree),
     }

@@ -151,7 +151,7 @@ def require_login(connection: Connection, agent: Agent, env: Mapping[str, str]) 
     stand-in script is not asked: it might take any arguments for an order that costs money.
     """
     if not _is_genuine(agent.program, _PACKAGES[connection.transport]):
-        return "unknown"
+        return "not asked"
     done = _said(agent.program, ("auth", "status"), env)
     try:
         status = json.loads(done.stdout)
@@ -165,7 +165,10 @@ def require_login(connection: Connection, agent: Agent, env: Mapping[str, str]) 
             f"{connection.transport}: found it not logged in, required its own login: run"
             f" {agent.program} and /login once, or name a token's variable in connections env"
         )
-    return "unknown"
+    raise AgentError(
+        f"{agent.program}: found no readable answer to auth status"
+        f" ({'no end' if done.timed_out else ending(done.returncode)}), required to know its login"
+    )
 
 
 def _is_genuine(program: Path, package: str) -> bool:

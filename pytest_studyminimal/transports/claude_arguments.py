@@ -54,6 +54,23 @@ def arm_of(tools: Sequence[str], allowed: Mapping[str, Sequence[str]]) -> Arm:
     )
 
 
+def refuse_ambiguous(study: Study, denied: Sequence[tuple[str, str]]) -> None:
+    """Raise ServerError where a tool that is denied has the name of one that is allowed."""
+    allowed = {
+        tool_name(server, exact): exact
+        for server, spec in study.servers.items()
+        for exact in spec.allow
+    }
+    for server, exact in denied:
+        name = tool_name(server, exact)
+        if name in allowed:
+            raise ServerError(
+                "tools",
+                f"servers.{server}: found {allowed[name]!r} (allowed) and {exact!r} (not allowed) both"
+                f" named {name}, required distinct names",
+            )
+
+
 def claude_arm(study: Study, scenario: str) -> Arm:
     """Return the arm of a scenario by the manifest alone; no server is asked."""
     chosen = study.scenarios[scenario]

@@ -15,8 +15,8 @@ from pytest_studyminimal.protocol.text import one_line
 from pytest_studyminimal.transports import Transport
 from pytest_studyminimal.transports.claude_arguments import Order, arguments, arm_of
 from pytest_studyminimal.transports.claude_events import ClaudeEvents
-from pytest_studyminimal.transports.process import AgentProcess, Ended
-from pytest_studyminimal.workspace.hiding import Hider
+from pytest_studyminimal.transports.process import AgentProcess, Ended, NotStartedError
+from pytest_studyminimal.workspace.hiding import Scrubber
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -67,12 +67,11 @@ class ClaudeCode(Transport["Workplace"]):
             denied=tools.denied,
             commands=tools.commands,
         )
-        watched = _Watched(assignment.model, self.alias, Hider(self.secrets))
+        watched = _Watched(assignment.model, self.alias, arm, Scrubber(self.secrets))
         try:
             ended = self._run(order, assignment, tools, watched)
-        except (OSError, ValueError) as error:
-            why = error.strerror if isinstance(error, OSError) else None
-            problem = f"the CLI could not be started: {why or type(error).__name__}"
+        except NotStartedError as error:
+            problem = f"the CLI could not be started: {error}"
             unstarted = {"ending": "transport", "problem": problem, "usage_complete": False}
             return nothing.model_copy(update=unstarted)
         return transcript(
@@ -91,7 +90,7 @@ class ClaudeCode(Transport["Workplace"]):
                 deadline_s=assignment.deadline_s,
                 most_bytes=assignment.stdout_bytes,
                 take=watched.take,
-                done=lambda: bool(watched.events.results),
+                done=lambda: watched.events.results > 0,
             ).run()
 
     @contextlib.contextmanager
@@ -108,9 +107,9 @@ class ClaudeCode(Transport["Workplace"]):
 class _Watched:
     """The events of one process, and when the first of them came."""
 
-    def __init__(self, model: str, alias: bool, hide: Hider) -> None:
+    def __init__(self, model: str, alias: bool, arm: Arm, hide: Scrubber) -> None:
         self.hide = hide
-        self.events = events_for(model, alias=alias, hide=hide)
+        self.events = events_for(model, arm, alias=alias, hide=hide)
         self.startup_s: float | None = None
         self._began = 0.0
 
@@ -123,11 +122,12 @@ class _Watched:
             self.startup_s = round(time.monotonic() - self._began, 3)
 
 
-def events_for(model: str, *, alias: bool, hide: Hider | None = None) -> ClaudeEvents:
-    """Return an empty reader for a stream of a study's model."""
+def events_for(model: str, arm: Arm, *, alias: bool, hide: Scrubber | None = None) -> ClaudeEvents:
+    """Return an empty reader for a stream of a study's model in an arm."""
     return ClaudeEvents(
         is_study_model=lambda seen: seen == model or is_dated(seen, model, alias=alias),
         hide=hide or str,
+        offered=arm.offered,
     )
 
 
@@ -136,7 +136,7 @@ def transcript(
     ended: Ended,
     arm: Arm,
     *,
-    hide: Hider | None = None,
+    hide: Scrubber | None = None,
     startup_s: float | None = None,
 ) -> Transcript:
     """Return what a stream and the end of its process say, normalised and unjudged."""
@@ -161,9 +161,11 @@ def transcript(
         offered_tools=facts.tools if events.started else arm.offered,
         turns=events.messages if facts.num_turns is None else facts.num_turns,
         requests=events.messages,
-        tool_calls=events.tool_calls(arm.offered, arm.server_of),
+        tool_calls=events.tool_calls(arm.server_of),
         usage=events.partial_usage() if usage is None else usage,
         usage_complete=usage is not None,
+        more_usages=events.more_usages(),
+        more_costs_usd=events.more_costs_usd(),
         largest_prompt_tokens=events.largest_prompt_tokens(),
         stop_reason=one_line(clean(stop_reason), 64) if isinstance(stop_reason, str) else None,
         answer=answer,

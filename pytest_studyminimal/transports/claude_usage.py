@@ -6,9 +6,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from pytest_studyminimal.protocol import money
 from pytest_studyminimal.protocol.records import Usage
 from pytest_studyminimal.transports.stream import cost_of, count_of, word_of
 
@@ -21,12 +22,17 @@ _COUNTS = ("inputTokens", "outputTokens", "cacheReadInputTokens", "cacheCreation
 
 @dataclass(frozen=True)
 class Bill:
-    """One result's money: `reported_usd` and `usage` are None where they are not valid."""
+    """One result's money: `reported_usd` and `usage` are None where they are not valid.
+
+    `least` is what is known of the usage all the same, `by_model_usd` what was reported by model.
+    """
 
     reported_usd: Decimal | None
     usage: Usage | None
     models: tuple[str, ...]
     problems: tuple[str, ...]
+    least: Usage = field(default_factory=Usage)
+    by_model_usd: Decimal = money.ZERO
 
 
 def bill_of(result: dict[str, Any], is_study_model: Callable[[str], bool]) -> Bill:
@@ -56,7 +62,20 @@ def bill_of(result: dict[str, Any], is_study_model: Callable[[str], bool]) -> Bi
     usage, split_problems = _split(counts, result.get("usage"), foreign_writes)
     problems += split_problems
     names = tuple(word_of(name, 200) or "" for name in by_model)
-    return Bill(reported, usage if valid else None, names, tuple(problems))
+    told = [cost_of(entry.get("costUSD")) for entry in by_model.values() if isinstance(entry, dict)]
+    return Bill(
+        reported,
+        usage if valid else None,
+        names,
+        tuple(problems),
+        least=Usage(
+            input_tokens=counts[0],
+            output_tokens=counts[1],
+            cache_read_tokens=counts[2],
+            cache_write_5m_tokens=counts[3],
+        ),
+        by_model_usd=money.total(cost for cost in told if cost is not None),
+    )
 
 
 def _counts(entry: object) -> list[int] | None:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pytest_studyminimal.protocol.study import Connection
     from pytest_studyminimal.transports import Transport
 
-_SECRET_NAME = re.compile(r"KEY|TOKEN|SECRET|PASSW|CREDENTIAL|AUTH|COOKIE", re.IGNORECASE)
+_SECRET_NAME = re.compile(r"(KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS?)\Z", re.IGNORECASE)
 _SHORTEST_SECRET = 8
 _REHEARSAL_TOKEN = "rehearsal"  # noqa: S105 - the local provider takes any
 
@@ -35,7 +35,8 @@ _REHEARSAL_TOKEN = "rehearsal"  # noqa: S105 - the local provider takes any
 class Site:
     """This machine as a transport needs it: environment, agent programs, and names of API keys.
 
-    `agent` is what an earlier probe of the same run found; without it the CLI is probed here.
+    `agent` is what an earlier probe of the same run found; without it the CLI is probed here. `named`
+    are variables that servers are given, `literals` values that the manifest itself gives them.
     """
 
     environ: Mapping[str, str] = field(repr=False)
@@ -43,6 +44,8 @@ class Site:
     programs: Mapping[str, str] = field(default_factory=dict)
     keys: frozenset[str] = frozenset()
     agent: Mapping[str, str] | None = None
+    named: frozenset[str] = frozenset()
+    literals: tuple[str, ...] = field(default=(), repr=False)
 
 
 @dataclass(frozen=True)
@@ -105,7 +108,7 @@ def _agent(connection: Connection, site: Site, rehearsal_url: str | None) -> Ope
         program=agent.program,
         env=env,
         alias=connection.alias,
-        secrets=secrets_of(connection, site.environ),
+        secrets=secrets_of(connection, site),
         private_home=rehearsal,
     )
     return Opened(transport, agent, login)
@@ -122,15 +125,17 @@ def _probed(connection: Connection, site: Site, env: Mapping[str, str]) -> Agent
     return agent
 
 
-def secrets_of(connection: Connection, environ: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the values to hide in what an agent wrote: of variables that are named like secrets.
+def secrets_of(connection: Connection, site: Site) -> tuple[str, ...]:
+    """Return the values to hide in what an agent wrote.
 
-    Short ones are left, since hiding them would tear the stream apart.
+    All values of variables that the manifest names, and longer ones of variables that are named like
+    secrets or stand in the manifest. What the rule book compares is never among them.
     """
-    return tuple(
+    named = {*connection.env, *site.named}
+    values = [
         value
-        for name, value in environ.items()
-        if len(value) >= _SHORTEST_SECRET
-        and (_SECRET_NAME.search(name) or name in connection.env)
-        and value not in {connection.model, connection.version}
-    )
+        for name, value in site.environ.items()
+        if name in named or (_SECRET_NAME.search(name) and len(value) >= _SHORTEST_SECRET)
+    ]
+    values += [value for value in site.literals if len(value) >= _SHORTEST_SECRET]
+    return tuple(value for value in values if value not in {connection.model, connection.version})

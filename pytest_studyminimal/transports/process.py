@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import selectors
+import threading
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -37,6 +38,10 @@ class Ended:
     stdout: bytes
     stderr: str
     wall_s: float
+
+
+class NotStartedError(Exception):
+    """The program could not be started; the message says why in a few public words."""
 
 
 class _Limits:
@@ -79,9 +84,10 @@ class AgentProcess:
     done: Callable[[], bool]
 
     def run(self) -> Ended:
-        """Start, read to the end, and end what is left. Raises OSError where it cannot start.
+        """Start, read to the end, and end what is left. Raises NotStartedError where it cannot start.
 
-        An interrupt is an ending too: what was seen until then is returned, never lost.
+        An interrupt is an ending too: what was seen until then is returned, never lost. Whatever else
+        is raised, the process has ended before.
         """
         started = time.monotonic()
         lines = Lines(self.most_bytes)
@@ -90,11 +96,16 @@ class AgentProcess:
         stayed = False
         try:
             with interrupts_wait():
-                child = Child(self.argv, cwd=self.cwd, env=self.env)
+                child = self._started()
             child.close_stdin()
             ending, stayed = self._watch(child, lines, started + self.deadline_s)
         except KeyboardInterrupt:
             pass
+        except BaseException:
+            if child is not None:
+                child.stop()
+                child.close()
+            raise
         if child is None:
             return Ended(ending, None, False, False, b"", "", 0.0)
         status = child.status()
@@ -113,18 +124,36 @@ class AgentProcess:
             wall_s=time.monotonic() - started,
         )
 
-    def _finish(self, child: Child, lines: Lines) -> None:
+    def _started(self) -> Child:
         try:
-            child.stop()
-            # What stands in the pipe after the end may hold the result, and with it the cost.
-            with contextlib.suppress(OSError):
-                while data := read_now(child.stdout):
-                    self._take(data, lines)
+            return Child(self.argv, cwd=self.cwd, env=self.env)
+        except (OSError, ValueError) as error:
+            why = error.strerror if isinstance(error, OSError) else None
+            raise NotStartedError(why or type(error).__name__) from None
+
+    def _finish(self, child: Child, lines: Lines) -> None:
+        stopping = threading.Thread(target=child.stop, name="agent-stop", daemon=True)
+        try:
+            stopping.start()
+            # What is written while it is told to end may hold the result, and with it the cost.
+            while stopping.is_alive():
+                if not self._available(child, lines):
+                    stopping.join(_POLL_S)
+            while self._available(child, lines):
+                pass
             for line in lines.end():
                 if not lines.cut or _RESULT in line:
                     self.take(line)
         finally:
+            stopping.join()
             child.close()
+
+    def _available(self, child: Child, lines: Lines) -> bool:
+        with contextlib.suppress(OSError, ValueError):
+            if data := read_now(child.stdout):
+                self._take(data, lines)
+                return True
+        return False
 
     def _watch(self, child: Child, lines: Lines, until: float) -> tuple[Ending, bool]:
         """Read until the program has ended, or the deadline or the grace after its result has."""

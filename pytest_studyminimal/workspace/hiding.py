@@ -32,6 +32,19 @@ class Hider:
         return text
 
 
+class Scrubber:
+    """Replaces whole values by `(hidden)` and nothing else, so that what is judged stays as it was."""
+
+    def __init__(self, values: Iterable[str]) -> None:
+        forms = {form for value in values for form in _forms(value) if len(form) >= _SHORTEST}
+        self._forms = sorted(forms, key=len, reverse=True)
+
+    def __call__(self, text: str) -> str:
+        for form in self._forms:
+            text = text.replace(form, HIDDEN)
+        return text
+
+
 def _forms(value: str) -> tuple[str, ...]:
     quoted = (json.dumps(value), json.dumps(value, ensure_ascii=False), repr(value))
     return (value, value.strip(), *(text[1:-1] for text in quoted))

@@ -63,7 +63,7 @@ class Workplace:
             return argv
         assert self._box is not None
         file = Path(self._box.name) / f"{name}.json"
-        env = environment(spec, places, forbidden=frozenset())
+        env = environment(spec, places, forbidden=frozenset({"ANTHROPIC_API_KEY"}))
         start = json.dumps({"argv": argv, "cwd": str(cwd), "env": env})
         handle = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(handle, "w", encoding="utf-8") as stream:
