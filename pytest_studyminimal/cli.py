@@ -13,7 +13,27 @@ import click
 from pytest_studyminimal import __version__
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+class OneLineGroup(click.Group):
+    """A command whose usage errors are one line and exit 4, as every other refusal is."""
+
+    def main(self, *args: Any, standalone_mode: bool = True, **extra: Any) -> Any:
+        """Run as click does, but for errors of usage."""
+        run: Any = super().main
+        if not standalone_mode:
+            return run(*args, standalone_mode=False, **extra)
+        try:
+            code = run(*args, standalone_mode=False, **extra)
+        except click.exceptions.NoArgsIsHelpError as error:
+            click.echo(error.format_message(), err=True)
+            sys.exit(4)
+        except click.ClickException as error:
+            _refused(Exception(" ".join(error.format_message().split())))
+        except click.Abort:
+            sys.exit(2)
+        sys.exit(code if isinstance(code, int) else 0)
+
+
+@click.group(cls=OneLineGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="studyminimal")
 def main() -> None:
     """Controlled studies of coding agents. Studies are run by `pytest --study PHASE`."""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pytest_studyminimal.judging.key import load_key
-from pytest_studyminimal.preflight import Roots, check, check_sources, read_corpora
+from pytest_studyminimal.preflight import ENGINE, Roots, check, check_sources, read_corpora
 from pytest_studyminimal.protocol import money
 from pytest_studyminimal.protocol.errors import StudyError, UsageRefusedError
 from pytest_studyminimal.protocol.manifest import load
@@ -66,9 +67,22 @@ class Doctor:
             "study", True, f"{study.id}, {len(attempts)} attempts, caps {cap}; {self.folder.file}"
         )
         yield self._looked(f"connection {self.connection_id}", self._connection)
+        yield from self._programs()
         for corpus in study.corpora_of(tuple(attempt.task for attempt in attempts)):
             mine = tuple(one for one in attempts if study.task(one.task).corpus == corpus)
             yield from self._corpus(corpus, mine)
+
+    def _programs(self) -> Iterator[Finding]:
+        """Yield what a server needs beside a corpus: the engine's place and its program."""
+        for name, spec in self.folder.study.servers.items():
+            if spec.uses("engine") and ENGINE not in self.roots.paths:
+                told = f"found no place for {{engine}}, required --study-root {ENGINE}=PATH"
+                yield Finding(f"server {name}", False, told)
+            program = spec.argv[0]
+            on_path = shutil.which(program, path=self.site.environ.get("PATH"))
+            if "{" not in program and on_path is None:
+                told = f"found no program {one_line(program, 80)} on PATH, required to start it"
+                yield Finding(f"server {name}", False, told)
 
     @staticmethod
     def _looked(part: str, look: Callable[[], str]) -> Finding:

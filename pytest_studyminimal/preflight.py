@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
@@ -141,6 +141,14 @@ def watches_of(
     return {name: watch for name, watch in watches.items() if watch is not None}
 
 
+def expecting(watches: Mapping[str, Watch], trees: Mapping[str, str] | None) -> dict[str, Watch]:
+    """Return watches that expect their checkouts as `trees` say, or else as they are now."""
+    return {
+        name: replace(watch, tree=watch.tree_sha256() if trees is None else trees.get(name))
+        for name, watch in watches.items()
+    }
+
+
 def _watch(
     folder: StudyFolder, attempts: tuple[Attempt, ...], corpus: str, roots: Roots
 ) -> Watch | None:
@@ -224,6 +232,7 @@ def check(
         # The servers ran: what they wrote beside their index would be in every attempt.
         if changes := watch.changes():
             raise CorpusError(f"corpus {name}: {changes[0]} (after its servers ran)")
+    ready = replace(ready, watches=expecting(ready.watches, None))
     for attempt in attempts:
         ready.offer(folder, attempt)
     return ready

@@ -15,7 +15,7 @@ from pytest_studyminimal.plugin.gate import (
     site_of,
     terms_of,
 )
-from pytest_studyminimal.preflight import Ready, read_corpora, watches_of
+from pytest_studyminimal.preflight import Ready, expecting, read_corpora, watches_of
 from pytest_studyminimal.protocol.errors import LedgerError
 from pytest_studyminimal.run import Run
 from pytest_studyminimal.transports.open import open_transport
@@ -53,7 +53,9 @@ def attach(session: StudySession) -> Run:
             }
             for corpus, servers in body["servers"].items()
         },
-        watches=watches_of(folder, attempts, session.roots),
+        watches=expecting(
+            watches_of(folder, attempts, session.roots), body.get("checkout_sha256", {})
+        ),
     )
     opened = session.stack.enter_context(
         open_transport(

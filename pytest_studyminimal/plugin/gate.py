@@ -164,7 +164,8 @@ def site_of(
 
 def _agent_row(folder: StudyFolder, terms: Terms, ready: Ready, opened: Opened) -> dict[str, Any]:
     index = {name: watch.index_sha256() for name, watch in ready.watches.items() if watch.index}
-    row: dict[str, Any] = {"index_sha256": index}
+    trees = {name: watch.tree for name, watch in ready.watches.items()}
+    row: dict[str, Any] = {"index_sha256": index, "checkout_sha256": trees}
     if opened.agent is not None:
         row["agent"] = {
             "program": str(opened.agent.program),

@@ -149,8 +149,9 @@ def _end_marked(mark: bytes) -> None:
 
 def _marked(mark: bytes) -> list[int]:
     found = []
-    for file in Path("/proc").glob("[0-9]*/environ"):
+    # Not a glob, which raises for a process that ends while it looks.
+    for name in filter(str.isdigit, os.listdir("/proc") if Path("/proc").is_dir() else ()):  # noqa: PTH208
         with contextlib.suppress(OSError):
-            if mark in file.read_bytes():
-                found.append(int(file.parent.name))
+            if mark in Path(f"/proc/{name}/environ").read_bytes():
+                found.append(int(name))
     return found

@@ -27,52 +27,78 @@ class _Copy(Protocol):
 
 @dataclass(frozen=True)
 class Watch:
-    """A checkout at `source` that must stay at its pin; `index` are the paths a server may write."""
+    """A checkout at `source` that must stay at its pin; `index` are the paths a server may write.
+
+    `tree` is the hash of everything else in it, ignored files too, as it was before the attempts.
+    """
 
     source: Path
     commit: str
     index: tuple[str, ...]
+    tree: str | None = None
 
     def changes(self) -> tuple[str, ...]:
         """Return what differs from the pin by now beside the index, as public lines."""
         try:
             verify_checkout(self.source, self.commit, self.index)
+            changed = self.tree is not None and self.tree_sha256() != self.tree
         except CorpusError as error:
             return (f"checkout: {error}",)
-        return ()
+        told = "checkout: found files, modes or links other than before the attempts"
+        return (told,) if changed else ()
 
     def index_sha256(self) -> str:
         """Return one hash over the paths and contents of all index files, also where there are none.
 
         Raises CorpusError where one cannot be read.
         """
-        try:
-            return self._index_sha256()
-        except OSError as error:
-            place = one_line(str(error.filename or self.source))
-            why = (error.strerror or type(error).__name__).lower()
-            raise CorpusError(f"found {why}, required a readable index (in {place})") from None
+        return self._sha256(inside=True)
 
-    def _index_sha256(self) -> str:
+    def tree_sha256(self) -> str:
+        """Return one hash over all that is no index: paths, modes, links and contents.
+
+        Of git's own folder only the rules for ignored files count. Raises CorpusError.
+        """
+        return self._sha256(inside=False)
+
+    def _sha256(self, *, inside: bool) -> str:
         digest = hashlib.sha256()
-        for path, place in sorted(self._files(b"")):
-            with open(place, "rb") as stream:  # noqa: PTH123
-                content = hashlib.file_digest(stream, "sha256")
-            digest.update(b"%d:%s:" % (len(path), path) + content.digest())
+        patterns = [path_pattern(entry) for entry in self.index]
+        try:
+            for path, place in sorted(self._entries(b"")):
+                is_index = any(one.match(decode(path)) for one in patterns)
+                if is_index == inside:
+                    digest.update(b"%d:%s:" % (len(path), path) + _content(place))
+        except OSError as error:
+            where = one_line(str(error.filename or self.source))
+            why = (error.strerror or type(error).__name__).lower()
+            raise CorpusError(f"found {why}, required a readable checkout (in {where})") from None
         return digest.hexdigest()
 
-    def _files(self, folder: bytes) -> Iterator[tuple[bytes, bytes]]:
-        patterns = [path_pattern(entry) for entry in self.index]
+    def _entries(self, folder: bytes) -> Iterator[tuple[bytes, bytes]]:
         root = os.fsencode(self.source)
-        for name in os.listdir(os.path.join(root, folder)) if patterns else ():
+        for name in os.listdir(os.path.join(root, folder)):
             path = os.path.join(folder, name)
             place = os.path.join(root, path)
-            mode = os.lstat(place).st_mode
-            if stat.S_ISDIR(mode):
-                if path != b".git":
-                    yield from self._files(path)
-            elif stat.S_ISREG(mode) and any(one.match(decode(path)) for one in patterns):
-                yield path, place
+            if path == b".git":
+                rules = os.path.join(place, b"info", b"exclude")
+                if os.path.isfile(rules):  # noqa: PTH113
+                    yield b".git/info/exclude", rules
+                continue
+            yield path, place
+            if stat.S_ISDIR(os.lstat(place).st_mode):
+                yield from self._entries(path)
+
+
+def _content(place: bytes) -> bytes:
+    mode = os.lstat(place).st_mode
+    head = b"%o:" % mode
+    if stat.S_ISLNK(mode):
+        return head + hashlib.sha256(os.readlink(place)).digest()  # noqa: PTH115
+    if not stat.S_ISREG(mode):
+        return head
+    with open(place, "rb") as stream:  # noqa: PTH123
+        return head + hashlib.file_digest(stream, "sha256").digest()
 
 
 @dataclass(frozen=True)

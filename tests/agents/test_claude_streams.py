@@ -614,3 +614,89 @@ def test_a_result_without_the_flag_is_no_error():
     rows[-1].pop("is_error")
 
     assert verdict(rows).judgement.status == "completed"
+
+
+@pytest.mark.parametrize("servers", [["evil"], {"evil": "connected"}, "evil", None, 3])
+def test_servers_that_cannot_be_read_prove_no_arm(servers):
+    rows = events()
+    rows[0]["mcp_servers"] = servers
+
+    told = "server (unreadable) is (unreadable); server (unreadable) was not asked for"
+    assert verdict(rows).judgement.reason == told
+
+
+@pytest.mark.parametrize("denials", [{"tool_name": "Bash"}, 3, "Bash", [3], [{}]])
+def test_denials_that_cannot_be_read_are_denials(denials):
+    assert verdict(billed(permission_denials=denials)).judgement.status == "invalid-setup"
+
+
+@pytest.mark.parametrize("content", [{"type": "tool_use"}, 3, ["text"]])
+def test_content_that_cannot_be_read_is_a_problem(content):
+    rows = events()
+    rows[1]["message"]["content"] = content
+
+    assert verdict(rows).judgement.reason.startswith("line 2 is an assistant event without")
+
+
+@pytest.mark.parametrize("kind", ["server_tool_use", "mcp_tool_use"])
+def test_calls_of_other_kinds_are_calls_outside_the_arm(kind):
+    rows = events()
+    rows[1]["message"]["content"][0]["type"] = kind
+
+    assert verdict(rows).judgement.status == "invalid-setup"
+
+
+@pytest.mark.parametrize("flag", ["true", 1, None])
+def test_an_error_flag_of_another_type_is_an_error(flag):
+    rows = calls(True)
+    rows[2]["message"]["content"][0]["is_error"] = flag
+
+    assert verdict(rows, arm=MCP).judgement.status == "invalid-setup"
+
+
+def test_a_name_that_only_the_model_thought_of_is_not_shown():
+    rows = events()
+    rows[1]["message"]["content"][0]["name"] = "The answer is 42 in docs/budget.md"
+
+    found = verdict(rows)
+
+    assert found.judgement.reason == "called (unknown tool), which was not offered"
+    assert "42" not in json.dumps(found.described())
+
+
+def test_usage_of_messages_without_usage_of_the_result_is_an_invalid_cost():
+    found = verdict(billed(cost=0, usage={}, model_usage={}))
+
+    assert found.judgement.status == "invalid-cost"
+    assert found.judgement.reason == "modelUsage has fewer tokens than one of the messages"
+
+
+def test_every_known_cost_counts_where_the_attempt_is_not_valid():
+    dear = {MODEL: counts(wrote=10_000_000)}
+    rows = events()
+    second = {**rows[-1], "total_cost_usd": 0, "modelUsage": dear}
+    assert verdict([*rows, second]).charged_usd == 5
+
+    split = {"cache_creation": {"ephemeral_5m_input_tokens": -1}}
+    assert verdict(billed(cost=0, usage=split, model_usage=dear)).charged_usd == 5
+
+    foreign = {"other": counts(costUSD=5)}
+    assert verdict(billed(cost="x", model_usage=foreign)).charged_usd == 5
+
+
+def test_a_later_block_without_usage_does_not_forget_the_earlier_one():
+    rows = events()
+    again = json.loads(json.dumps(rows[1]))
+    again["message"].pop("usage")
+    rows.insert(2, again)
+
+    assert verdict(rows).transcript.largest_prompt_tokens == 5900
+
+
+def test_a_flood_of_results_keeps_little_and_forgets_no_cost():
+    rows = events()
+    more = [{**rows[-1], "total_cost_usd": number / 1000} for number in range(3000)]
+
+    found = verdict([*rows, *more[::-1]])
+
+    assert found.charged_usd == Decimal("2.999")
