@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from pytest_studyminimal.evidence.files import append_privately
 from pytest_studyminimal.evidence.sessions import lost
-from pytest_studyminimal.evidence.streams import keep_stream
+from pytest_studyminimal.evidence.streams import keep_line, keep_stream
 from pytest_studyminimal.evidence.uninterrupted import interrupts_wait
 from pytest_studyminimal.protocol import money, prices
 from pytest_studyminimal.protocol.errors import (
@@ -403,6 +403,10 @@ class _Meter:
         self._run.progress(self._attempt, money.ZERO)
         with interrupts_wait():
             self._whole = (self._run.budget.reserve(self._attempt.id, usd), usd)
+
+    def keep(self, line: bytes) -> None:
+        """See `transports.Meter`."""
+        keep_line(self._run.ledger.directory, self._run.id, self._attempt.id, line)
 
     def cost(self, costs: Costs) -> None:
         """Learn what a whole attempt cost."""

@@ -18,6 +18,27 @@ def stream_of(directory: Path, run: str, attempt: str) -> Path:
     return directory / "streams" / run / (attempt.replace(":", ".") + ".jsonl")
 
 
+def keep_line(directory: Path, run: str, attempt: str, line: bytes) -> None:
+    """Append a line to the stream of an attempt that still runs, mode 0600.
+
+    The whole stream takes its place when the attempt ends; a full disk must not end it earlier.
+    """
+    file = stream_of(directory, run, attempt)
+    with contextlib.suppress(OSError):
+        _make_folders(file)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
+        handle = os.open(file, flags, 0o600)
+        try:
+            os.write(handle, line + b"\n")
+        finally:
+            os.close(handle)
+
+
+def _make_folders(file: Path) -> None:
+    for folder in (file.parent.parent, file.parent):
+        folder.mkdir(mode=0o700, exist_ok=True)
+
+
 def keep_stream(directory: Path, run: str, attempt: str, transcript: Transcript) -> None:
     """Keep a transcript in files of mode 0600; a full disk must not cost the observation.
 
@@ -28,8 +49,7 @@ def keep_stream(directory: Path, run: str, attempt: str, transcript: Transcript)
         return
     file = stream_of(directory, run, attempt)
     with contextlib.suppress(OSError):
-        for folder in (file.parent.parent, file.parent):
-            folder.mkdir(mode=0o700, exist_ok=True)
+        _make_folders(file)
         if transcript.agent is None:
             _write(file, "".join(json.dumps(event) + "\n" for event in transcript.raw).encode())
             return
@@ -53,6 +73,9 @@ def _end(transcript: Transcript) -> dict[str, Any]:
 
 
 def _write(file: Path, data: bytes) -> None:
+    # In one step: what was kept line by line stays until the whole is there.
+    part = file.with_suffix(file.suffix + ".part")
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
-    with os.fdopen(os.open(file, flags, 0o600), "wb") as stream:
+    with os.fdopen(os.open(part, flags, 0o600), "wb") as stream:
         stream.write(data)
+    part.replace(file)

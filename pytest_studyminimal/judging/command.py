@@ -132,7 +132,11 @@ def _run(ledger_path: Path, run: str) -> Printed:
         found = rejudge_run(ledger, row.run)
     lines = []
     for one in found:
-        now = "no stream was kept" if one.now is None else one.now.judgement.status
+        now = (
+            "not judged again, its end was not seen"
+            if one.now is None
+            else one.now.judgement.status
+        )
         same = "unchanged" if one.now is not None and not one.differs else "; ".join(one.differs)
         lines.append(f"{one.observation.attempt.id}: {now}{f' · {same}' if same else ''}")
     differing = sum(bool(one.differs) for one in found)

@@ -89,7 +89,8 @@ def rejudge_run(ledger: Ledger, run: str) -> tuple[Again, ...]:
             continue
         file = stream_of(ledger.directory, row.run, seen.attempt.id)
         now = None
-        if file.is_file():
+        # Without an end the session died first, and nobody saw how the process ended.
+        if file.is_file() and file.with_suffix(".end.json").exists():
             now = rejudge(
                 study,
                 connection,

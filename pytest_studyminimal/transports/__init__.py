@@ -35,6 +35,9 @@ class Meter(Protocol):
         Raises BudgetRefusedError, RunStoppedError or LedgerError; then nothing may be started.
         """
 
+    def keep(self, line: bytes) -> None:
+        """Keep a line of an agent's output at once, secrets hidden, for whoever finds a dead session."""
+
     def settle(self, usage: Usage) -> None:
         """Settle the open reservation with the provider's measured usage of that call."""
 

@@ -19,7 +19,7 @@ from pytest_studyminimal.transports.process import AgentProcess, Ended, NotStart
 from pytest_studyminimal.workspace.hiding import Scrubber
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
     from pytest_studyminimal.protocol.arms import Arm
@@ -67,7 +67,9 @@ class ClaudeCode(Transport["Workplace"]):
             denied=tools.denied,
             commands=tools.commands,
         )
-        watched = _Watched(assignment.model, self.alias, arm, Scrubber(self.secrets))
+        hide = Scrubber(self.secrets)
+        events = events_for(assignment.model, arm, alias=self.alias, hide=hide)
+        watched = _Watched(events, hide, meter.keep)
         try:
             ended = self._run(order, assignment, tools, watched)
         except NotStartedError as error:
@@ -107,9 +109,10 @@ class ClaudeCode(Transport["Workplace"]):
 class _Watched:
     """The events of one process, and when the first of them came."""
 
-    def __init__(self, model: str, alias: bool, arm: Arm, hide: Scrubber) -> None:
+    def __init__(self, events: ClaudeEvents, hide: Scrubber, keep: Callable[[bytes], None]) -> None:
         self.hide = hide
-        self.events = events_for(model, arm, alias=alias, hide=hide)
+        self.events = events
+        self._keep = keep
         self.startup_s: float | None = None
         self._began = 0.0
 
@@ -118,6 +121,8 @@ class _Watched:
 
     def take(self, line: bytes) -> None:
         self.events.take(line)
+        text = line.decode("utf-8", "surrogateescape")
+        self._keep(self.hide(text).encode("utf-8", "surrogateescape"))
         if self.events.started and self.startup_s is None:
             self.startup_s = round(time.monotonic() - self._began, 3)
 

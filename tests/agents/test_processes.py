@@ -341,6 +341,10 @@ def test_after_a_kill_nothing_is_left_and_the_reservation_stays_charged(study, s
         session.wait()
         sessions.nothing_left(session, 5.0)
     assert not studies.python_processes(str(standin.folder))
+    (stream,) = (study.ledger.parent / "streams").rglob("*.jsonl")
+    kept = [json.loads(line)["type"] for line in stream.read_text().splitlines()]
+    assert kept == ["system", "assistant", "user"]
+    assert stat.S_IMODE(stream.stat().st_mode) == 0o600
     standin.behaves()
 
     ended = sessions.run(study, standin.option)
