@@ -472,7 +472,7 @@ def test_an_overshoot_above_the_cap_is_recorded_in_full_and_no_run_follows(study
     counts = {
         "inputTokens": 0,
         "outputTokens": 2_400_000,
-        "cacheReadInputTokens": 0,
+        "cacheReadInputTokens": 5200,
         "cacheCreationInputTokens": 0,
     }
     standin.behaves(
@@ -480,7 +480,7 @@ def test_an_overshoot_above_the_cap_is_recorded_in_full_and_no_run_follows(study
         result={
             "subtype": "error_max_budget_usd",
             "is_error": True,
-            "total_cost_usd": 1.2,
+            "total_cost_usd": 1.3,
             "modelUsage": {"claude-haiku-5-5": counts},
             "usage": {"input_tokens": 0, "output_tokens": 2_400_000},
         },
@@ -490,14 +490,14 @@ def test_an_overshoot_above_the_cap_is_recorded_in_full_and_no_run_follows(study
         ended = session.wait()
 
     (seen,) = observations(study)
-    assert (seen["status"], seen["charged_usd"]) == ("budget-exceeded", "1.2")
+    assert (seen["status"], seen["charged_usd"]) == ("budget-exceeded", "1.3")
     assert seen["cumulative_cap_exceeded"] is True
     assert "THE CAP WAS EXCEEDED by what the provider charged" in ended.out
     standin.behaves()
     with sessions.started_session(study, standin.option) as session:
         again = session.wait()
     assert again.status == 4
-    assert "budget: cap 1 USD, spent 1.2" in again.out + again.err
+    assert "budget: cap 1 USD, spent 1.3" in again.out + again.err
     assert len(standin.starts) == 1
 
 
