@@ -364,7 +364,7 @@ def known_costs(transcript: Transcript, table: Prices) -> tuple[Costs, Costs]:
 
 
 def charge(status: Status, reserved_usd: Decimal, costs: Costs, more: Costs = ()) -> Decimal:
-    """Return what an agent's attempt is charged: never less than a cost that is known (seed: budget).
+    """Return what an agent's attempt is charged: never less than a cost that is known (protocol: budget).
 
     A completed one costs the larger of reported and computed; any other at least its reservation and
     every other cost that is known.

@@ -10,7 +10,7 @@ from pytest_studyminimal.protocol.records import Usage
 from pytest_studyminimal.protocol.study import Prices, Tier
 
 PROTOCOL_TOKENS = 8192
-"""Input tokens reserved for what a request's bytes do not show (seed: HTTP transport)."""
+"""Input tokens reserved for what a request's bytes do not show (protocol: HTTP transport)."""
 
 
 class Computed(Frozen):
@@ -64,7 +64,7 @@ def list_price(prices: Prices, usage: Usage, largest_prompt_tokens: int | None) 
 
 
 AGREEMENT = 2
-"""Reported and computed cost agree up to this factor, inclusive (seed: cost check)."""
+"""Reported and computed cost agree up to this factor, inclusive (protocol: cost check)."""
 
 
 def agree(reported_usd: Decimal, computed_usd: Decimal) -> bool:

@@ -28,7 +28,7 @@ NEVER = (
     *("Bash", "Edit", "MultiEdit", "Write", "NotebookEdit"),
     *("WebFetch", "WebSearch", "Task", "Agent"),
 )
-"""Built-in tools denied in every arm (seed: --disallowedTools)."""
+"""Built-in tools denied in every arm (protocol: --disallowedTools)."""
 
 
 def tool_name(server: str, exact: str) -> str:
