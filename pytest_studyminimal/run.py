@@ -371,7 +371,7 @@ def charge(status: Status, reserved_usd: Decimal, costs: Costs, more: Costs = ()
     """
     if status == "completed":
         return max(costs, default=money.ZERO)
-    return max(reserved_usd, *costs, *more)
+    return max((reserved_usd, *costs, *more))
 
 
 class _Meter:

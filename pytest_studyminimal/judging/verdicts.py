@@ -7,7 +7,6 @@ usable answer. Missing: blocked attempts, and verdicts that disagree with their 
 
 from __future__ import annotations
 
-from decimal import Decimal
 from typing import Annotated, Literal
 
 from pydantic import Field, StringConstraints
@@ -15,12 +14,6 @@ from pydantic import Field, StringConstraints
 from pytest_studyminimal.protocol.frozen import Frozen
 
 Outcome = Literal["correct", "partial", "incorrect", "incomplete"]
-SCORES: dict[str, Decimal] = {
-    "correct": Decimal(1),
-    "partial": Decimal("0.5"),
-    "incorrect": Decimal(0),
-    "incomplete": Decimal(0),
-}
 Words = Annotated[str, StringConstraints(max_length=5_000)]
 Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 

@@ -61,6 +61,8 @@ def counted(name):
 def version():
     file, number = counted("version")
     file.close()
+    if BEHAVIOUR.get("vanishes"):
+        Path(sys.argv[0]).chmod(0o644)
     versions = BEHAVIOUR.get("versions", ["2.1.296 (Claude Code)"])
     sys.stdout.write(versions[min(number, len(versions) - 1)] + "\n")
 

@@ -518,3 +518,15 @@ def test_a_cost_beyond_the_cap_of_the_output_is_still_charged_and_judged_again_a
     run = study.records("run")[0].run
     done = sessions.studyminimal("judge", "--ledger", study.ledger, "--run", run)
     assert "1 judged, 0 differ" in done.stdout
+
+
+def test_a_program_that_can_no_longer_be_started_keeps_its_reservation_charged(study, standin):
+    standin.behaves(vanishes=True)
+
+    ended = sessions.run(study, standin.option)
+
+    assert ended.status == 1
+    (seen,) = observations(study)
+    assert (seen["status"], seen["charged_usd"]) == ("failed", "0.1")
+    assert seen["reason"].startswith("the CLI could not be started: ")
+    assert standin.starts == []
