@@ -100,6 +100,9 @@ def document(run: RunView) -> dict[str, Any]:
             "charged_usd": money.text(run.charged_usd),
             "account": run.row.account,
             "account_spent_usd": money.text(run.balance.spent_usd),
+            # The balance of the row that opened the run: what other runs had used before.
+            "account_committed_before_usd": money.text(run.row.balance.committed_usd),
+            "account_reserved_usd": money.text(run.balance.reserved_usd),
             "cap_usd": money.text(run.cap_usd),
             "cumulative_cap_exceeded": any(
                 line.observation and line.observation.cumulative_cap_exceeded for line in run.lines
@@ -159,6 +162,8 @@ def _attempt(line: Line, judged: Outcome) -> dict[str, Any]:
         "repetition": line.attempt.repetition,
         "place": line.attempt.place,
         "status": line.status,
+        "started_at": line.started_at,
+        "ended_at": line.ended_at,
         "reason": seen.reason if seen else None,
         "problems": list(seen.problems) if seen else [],
         "outcome": judged.outcome,

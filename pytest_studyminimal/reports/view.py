@@ -21,11 +21,16 @@ Shown = Status | Literal["open", "not selected"]
 
 @dataclass(frozen=True)
 class Line:
-    """One planned attempt and what became of it; `observation` is None where it was not reached."""
+    """One planned attempt and what became of it; `observation` is None where it was not reached.
+
+    Times are the ledger's own, ISO 8601 in UTC; None where there is no such record.
+    """
 
     attempt: Attempt
     status: Shown
     observation: Observation | None
+    started_at: str | None = None
+    ended_at: str | None = None
 
 
 @dataclass(frozen=True)
@@ -64,16 +69,18 @@ class RunView:
 def view(ledger: Ledger, run: str) -> RunView:
     """Return what the ledger holds of a run."""
     row = ledger.records(run=run, kind="run")[0]
-    started = {record.attempt for record in ledger.records(run=run, kind="start")}
-    observations = {
-        record.attempt: Observation.model_validate_json(json.dumps(record.body))
-        for record in ledger.records(run=run, kind="observation")
-    }
+    started = {record.attempt: record.at for record in ledger.records(run=run, kind="start")}
+    ended = {}
+    observations = {}
+    for record in ledger.records(run=run, kind="observation"):
+        ended[record.attempt] = record.at
+        observations[record.attempt] = Observation.model_validate_json(json.dumps(record.body))
     selected = set(row.body["selected"])
     return RunView(
         row=row,
         lines=tuple(
-            _line(planned, selected, started, observations) for planned in row.body["planned"]
+            _line(planned, selected, started, ended, observations)
+            for planned in row.body["planned"]
         ),
         stop=next(iter(ledger.records(run=run, kind="stop", limit=1)), None),
         close=next(iter(ledger.records(run=run, kind="close", limit=1)), None),
@@ -86,7 +93,8 @@ def view(ledger: Ledger, run: str) -> RunView:
 def _line(
     planned: dict[str, Any],
     selected: set[str],
-    started: set[str],
+    started: dict[str, str],
+    ended: dict[str, str],
     observations: dict[str, Observation],
 ) -> Line:
     name = planned["id"]
@@ -99,4 +107,10 @@ def _line(
         status = "not selected"
     elif name in started:
         status = "open"
-    return Line(attempt=attempt, status=status, observation=observation)
+    return Line(
+        attempt=attempt,
+        status=status,
+        observation=observation,
+        started_at=started.get(name),
+        ended_at=ended.get(name),
+    )
