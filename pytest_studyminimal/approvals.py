@@ -35,7 +35,33 @@ def decide_cap(study: Study, phase: Phase, option: str | None, environ: Mapping[
     The pilot's is the smallest of manifest, variable and option; the full run's is the option, else
     the variable, else the manifest's. UsageRefusedError for a value that is no amount above 0.
     """
-    stated = [
+    stated = _stated(study, option, environ)
+    if phase == "pilot":
+        manifest = Cap(usd=study.budget.pilot_usd, source="budget.pilot_usd")
+        return min((manifest, *stated), key=lambda cap: cap.usd)
+    return (*stated, Cap(usd=study.budget.full_usd, source="budget.full_usd"))[0]
+
+
+def decide_adjudication_cap(
+    study: Study,
+    approved: Decimal,
+    option: str | None,
+    environ: Mapping[str, str],
+    *,
+    raises: bool,
+) -> Cap:
+    """Return the cap of an adjudication: the one last approved for the account, or less where stated.
+
+    Only with `raises`, a fresh approval, may it be more: then it is what a full run would have.
+    """
+    if raises:
+        return decide_cap(study, "full", option, environ)
+    last = Cap(usd=approved, source="the cap last approved")
+    return min((last, *_stated(study, option, environ)), key=lambda cap: cap.usd)
+
+
+def _stated(study: Study, option: str | None, environ: Mapping[str, str]) -> list[Cap]:
+    return [
         Cap(usd=amount, source=source)
         for source, text in (
             (BUDGET_OPTION, option),
@@ -43,10 +69,6 @@ def decide_cap(study: Study, phase: Phase, option: str | None, environ: Mapping[
         )
         if (amount := _stated_cap(study, source, text)) is not None
     ]
-    if phase == "pilot":
-        manifest = Cap(usd=study.budget.pilot_usd, source="budget.pilot_usd")
-        return min((manifest, *stated), key=lambda cap: cap.usd)
-    return (*stated, Cap(usd=study.budget.full_usd, source="budget.full_usd"))[0]
 
 
 def _stated_cap(study: Study, source: str, text: str | None) -> Decimal | None:

@@ -24,7 +24,7 @@ from pytest_studyminimal.transports import Assignment
 from pytest_studyminimal.transports.agents import COMMANDS
 from pytest_studyminimal.transports.claude_arguments import Order, arguments, claude_arm
 from pytest_studyminimal.transports.requests import question_message, request_body
-from pytest_studyminimal.workspace.corpus import Corpus
+from pytest_studyminimal.workspace.corpus import NOTHING
 from pytest_studyminimal.workspace.tools import RepositoryTools
 
 if TYPE_CHECKING:
@@ -110,8 +110,7 @@ def _assignment(folder: StudyFolder, question: str, model: str) -> Assignment:
 
 
 def _tools(folder: StudyFolder, scenario: str) -> tuple[ToolDefinition, ...]:
-    nothing = Corpus(name="", commit="", files={}, blob_ids={}, excluded={})
-    return RepositoryTools(nothing, folder.study.scenarios[scenario].tools).definitions
+    return RepositoryTools(NOTHING, folder.study.scenarios[scenario].tools).definitions
 
 
 def _first_request(

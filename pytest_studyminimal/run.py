@@ -53,6 +53,16 @@ COST_RULE = (
 )
 
 
+class Reader(Protocol):
+    """Who reads answers that must have a form, such as verdicts, and keeps what they say."""
+
+    def problem(self, attempt: Attempt, seen: Transcript) -> str | None:
+        """Return as one public line what is wrong with an answer, None where it can be kept."""
+
+    def keep(self, ledger: Ledger, attempt: Attempt, answer: str, problem: str | None) -> None:
+        """Append what an answer says, inside the transaction that records its attempt."""
+
+
 @dataclass(frozen=True)
 class Terms:
     """What was decided before the first attempt and holds for every one of a run."""
@@ -63,6 +73,23 @@ class Terms:
     attempt_usd: Decimal
     series: str
     rehearsal: bool
+    reader: Reader | None = None
+
+    def assignment(self, attempt: Attempt) -> Assignment:
+        """Return what a transport carries for an attempt."""
+        study, limits = self.study, self.study.limits
+        return Assignment(
+            model=self.connection.model,
+            question=study.task(attempt.task).question,
+            system=study.prompt.system,
+            turns=limits.turns,
+            output_tokens=limits.output_tokens,
+            tools_per_turn=limits.tools_per_turn,
+            deadline_s=limits.deadline_s,
+            tool_s=limits.tool_s,
+            stdout_bytes=limits.stdout_bytes,
+            attempt_usd=self.attempt_usd,
+        )
 
 
 class Checked(Protocol):
@@ -95,22 +122,6 @@ class Run:
     def row(self) -> Record:
         """Return the record that opened this run."""
         return self.ledger.records(run=self.id, kind="run")[0]
-
-    def assignment(self, attempt: Attempt) -> Assignment:
-        """Return what a transport carries for an attempt."""
-        study, limits = self.terms.study, self.terms.study.limits
-        return Assignment(
-            model=self.terms.connection.model,
-            question=study.task(attempt.task).question,
-            system=study.prompt.system,
-            turns=limits.turns,
-            output_tokens=limits.output_tokens,
-            tools_per_turn=limits.tools_per_turn,
-            deadline_s=limits.deadline_s,
-            tool_s=limits.tool_s,
-            stdout_bytes=limits.stdout_bytes,
-            attempt_usd=self.terms.attempt_usd,
-        )
 
     def admit(self, attempt: Attempt, first_request_bytes: int | None) -> None:
         """Refuse, before anything is prepared, what could not be started.
@@ -180,7 +191,7 @@ class Run:
             usage_complete=False,
         )
         try:
-            transcript = self.transport.carry(self.assignment(attempt), tools, meter)
+            transcript = self.transport.carry(self.terms.assignment(attempt), tools, meter)
         except LedgerError:
             raise
         except KeyboardInterrupt as interrupt:
@@ -211,6 +222,7 @@ class Run:
         costs, more = known_costs(transcript, terms.study.prices)
         meter.cost(costs)
         changes, index = self._looked_at(attempt, export)
+        malformed = terms.reader.problem(attempt, transcript) if terms.reader else None
         facts = facts_of(
             terms.study,
             terms.connection,
@@ -218,6 +230,7 @@ class Run:
             computed_usd=computed.usd if transcript.usage_complete else None,
             overshoot_usd=meter.overshoot_usd,
             export_changes=changes,
+            answer_problem=malformed,
         )
         judgement = judge(transcript, facts)
         keep_stream(self.ledger.directory, self.id, attempt.id, transcript)
@@ -228,7 +241,11 @@ class Run:
             seen = (transcript, computed, judgement)
             observation = self._observation(attempt, seen, arm, charged, noise)
             observation = observation.model_copy(update={"index_sha256": index})
-            self.budget.observe_inside(observation, {"answer": transcript.answer})
+            self.budget.observe_inside(
+                observation, {"answer": transcript.answer}, stops=judgement.stops
+            )
+            if terms.reader is not None and not judgement.stops:
+                terms.reader.keep(self.ledger, attempt, transcript.answer, malformed)
         return observation
 
     def _looked_at(self, attempt: Attempt, export: Checked) -> tuple[tuple[str, ...], str | None]:
@@ -329,6 +346,7 @@ def facts_of(
     computed_usd: Decimal | None,
     overshoot_usd: Decimal,
     export_changes: tuple[str, ...] = (),
+    answer_problem: str | None = None,
 ) -> Facts:
     """Return what the rule book needs beside a transcript."""
     return Facts(
@@ -342,6 +360,7 @@ def facts_of(
         servers=arm.servers,
         builtin_tools=arm.builtin,
         computed_usd=computed_usd,
+        answer_problem=answer_problem,
     )
 
 

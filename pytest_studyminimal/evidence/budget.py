@@ -156,8 +156,13 @@ class Budget:
         with self.ledger.transaction():
             self.observe_inside(observation, private)
 
-    def observe_inside(self, observation: Observation, private: dict[str, object]) -> None:
-        """As `observe`, within a transaction that the caller holds."""
+    def observe_inside(
+        self, observation: Observation, private: dict[str, object], *, stops: bool = True
+    ) -> None:
+        """As `observe`, within a transaction that the caller holds.
+
+        `stops` is false where the rule book lets others follow what did not complete.
+        """
         self.ledger.append(
             "observation",
             account=self.account,
@@ -166,7 +171,7 @@ class Budget:
             body=observation.model_dump(mode="json", exclude_none=True),
             private=private,
         )
-        if observation.status != "completed":
+        if observation.status != "completed" and stops:
             self._stop(observation.attempt.id, observation.status)
 
     def _stop(self, attempt: str, why: str) -> None:

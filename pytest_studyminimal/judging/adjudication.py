@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
-
-from pydantic import ValidationError
+from typing import TYPE_CHECKING
 
 from pytest_studyminimal.evidence.ledger import Ledger
+from pytest_studyminimal.judging.companions import append_companion
 from pytest_studyminimal.judging.key import load_key
 from pytest_studyminimal.judging.packets import Packet, packets
-from pytest_studyminimal.judging.verdicts import Verdict, is_disputed, problem_of, rubric
+from pytest_studyminimal.judging.verdicts import Verdict, is_disputed, parse, problem_of, rubric
 from pytest_studyminimal.preflight import Roots, check_sources, read_corpora
 from pytest_studyminimal.protocol.errors import UsageRefusedError
-from pytest_studyminimal.protocol.findings import describe
 from pytest_studyminimal.protocol.manifest import load
 from pytest_studyminimal.reports.books import find_ledger
 from pytest_studyminimal.reports.showing import newest_run, run_row
@@ -26,6 +24,8 @@ if TYPE_CHECKING:
 
     from pytest_studyminimal.evidence.records import Record
     from pytest_studyminimal.protocol.manifest import StudyFolder
+    from pytest_studyminimal.reports.view import RunView
+    from pytest_studyminimal.workspace.corpus import Corpus
 
 
 @dataclass(frozen=True)
@@ -48,13 +48,23 @@ class Case:
                 f"run {row.run}: found another protocol or answer key in {self.folder.path}, required"
                 " those of the run"
             )
-        seen = view(ledger, row.run)
-        attempts = tuple(line.attempt for line in seen.lines)
-        corpora = read_corpora(self.folder, attempts, self.roots, checkouts=False)
-        key = load_key(self.folder)
-        sources = {task: one.sources for task, one in key.tasks.items()}
-        sources = check_sources(self.folder, corpora, sources)
-        return row, packets(self.folder, key, seen, ledger, corpora, sources)
+        found, _ = gather(self.folder, self.roots, ledger, view(ledger, row.run))
+        return row, found
+
+
+def gather(
+    folder: StudyFolder, roots: Roots, ledger: Ledger, run: RunView
+) -> tuple[tuple[Packet, ...], dict[str, Corpus]]:
+    """Return the packets of a run's usable answers, and the corpora at their pins.
+
+    Raises StudyError for corpora that are not there, and for a source that is none.
+    """
+    attempts = tuple(line.attempt for line in run.lines)
+    corpora = read_corpora(folder, attempts, roots, checkouts=False)
+    key = load_key(folder)
+    sources = {task: one.sources for task, one in key.tasks.items()}
+    sources = check_sources(folder, corpora, sources)
+    return packets(folder, key, run, ledger, corpora, sources), corpora
 
 
 def case_of(
@@ -100,15 +110,7 @@ def import_verdicts(case: Case, text: bytes) -> list[str]:
             raise UsageRefusedError("found no verdict, required one JSON object per line")
         with ledger.transaction():
             for verdict in verdicts:
-                packet = by_id[verdict.packet]
-                ledger.append(
-                    "verdict",
-                    account=row.account,
-                    run=row.run,
-                    attempt=packet.attempt,
-                    body=_body(verdict, packet, case.folder),
-                    private={"verdict": verdict.model_dump(mode="json")},
-                )
+                append_companion(ledger, row, by_id[verdict.packet], verdict.adjudicator, verdict)
     return [_told(verdict) for verdict in verdicts]
 
 
@@ -117,11 +119,11 @@ def _verdict(number: int, line: bytes, by_id: Mapping[str, Packet]) -> Verdict:
         return UsageRefusedError(f"line {number}: {found}")
 
     try:
-        verdict = Verdict.model_validate_json(line.decode("utf-8"))
-    except ValidationError as error:
-        raise refused(describe(error, Verdict, show_found=False)) from None
-    except ValueError:
+        verdict = parse(line.decode("utf-8"), Verdict)
+    except UnicodeDecodeError:
         raise refused("found no JSON in UTF-8, required a verdict") from None
+    except ValueError as error:
+        raise refused(str(error)) from None
     packet = by_id.get(verdict.packet)
     if packet is None:
         raise refused(f"packet: found {verdict.packet}, required one of this run's")
@@ -132,23 +134,6 @@ def _verdict(number: int, line: bytes, by_id: Mapping[str, Packet]) -> Verdict:
     if problem := problem_of(verdict, len(packet.propositions)):
         raise refused(problem)
     return verdict
-
-
-def _body(verdict: Verdict, packet: Packet, folder: StudyFolder) -> dict[str, Any]:
-    checks = [one.found for one in packet.citations]
-    return {
-        "packet": packet.id,
-        "protocol": folder.digest,
-        "answer_sha256": packet.answer_sha256,
-        "key_sha256": packet.key_sha256,
-        "adjudicator": verdict.adjudicator.model_dump(mode="json"),
-        "stated": verdict.outcome,
-        "outcome": rubric(verdict),
-        "disputed": is_disputed(verdict),
-        "findings": [one.finding for one in verdict.propositions],
-        "citations": {found: checks.count(found) for found in dict.fromkeys(checks)},
-        "possible_unblinding": len(packet.unblinding),
-    }
 
 
 def _told(verdict: Verdict) -> str:

@@ -7,10 +7,13 @@ usable answer. Missing: blocked attempts, and verdicts that disagree with their 
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+import json
+import re
+from typing import Annotated, Literal, TypeVar
 
-from pydantic import Field, StringConstraints
+from pydantic import Field, StringConstraints, ValidationError
 
+from pytest_studyminimal.protocol.findings import describe
 from pytest_studyminimal.protocol.frozen import Frozen
 
 Outcome = Literal["correct", "partial", "incorrect", "incomplete"]
@@ -35,19 +38,56 @@ class Adjudicator(Frozen):
     session: Annotated[str, StringConstraints(max_length=200)] = ""
 
 
-class Verdict(Frozen):
-    """One verdict on one packet, bound to the answer and the key by their hashes."""
+class Findings(Frozen):
+    """What an adjudicator found about one packet, as a model returns it."""
 
     packet: Annotated[str, StringConstraints(pattern=r"^p[0-9]{2,6}$")]
-    answer_sha256: Sha256
-    key_sha256: Sha256
-    adjudicator: Adjudicator
     outcome: Outcome
     propositions: Annotated[tuple[Finding, ...], Field(min_length=1, max_length=200)]
     material_false_assertions: Annotated[tuple[Words, ...], Field(max_length=200)] = ()
 
 
-def problem_of(verdict: Verdict, propositions: int) -> str | None:
+class Verdict(Findings):
+    """Findings bound to the answer and the key by their hashes, and to who said them."""
+
+    answer_sha256: Sha256
+    key_sha256: Sha256
+    adjudicator: Adjudicator
+
+
+Model = TypeVar("Model", bound=Findings)
+
+
+def parse(text: str, model: type[Model]) -> Model:
+    """Return the findings or the verdict that a text of JSON holds.
+
+    ValueError with one public line, which quotes nothing of the text, where it holds none: another
+    form, a key twice, an unknown key.
+    """
+    try:
+        json.loads(text, object_pairs_hook=_each_once)
+    except (ValueError, RecursionError):
+        raise ValueError("found no JSON object, required one with each key once") from None
+    try:
+        return model.model_validate_json(text)
+    except ValidationError as error:
+        raise ValueError(describe(error, model, show_found=False)) from None
+
+
+def _each_once(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    table = dict(pairs)
+    if len(table) != len(pairs):
+        raise ValueError
+    return table
+
+
+def bare(text: str) -> str:
+    """Return a text without the one code fence that may be around all of it."""
+    fenced = re.fullmatch(r"\s*```(?:json)?[ \t]*\n(.*?)\n?```\s*", text, re.DOTALL)
+    return fenced[1] if fenced else text
+
+
+def problem_of(verdict: Findings, propositions: int) -> str | None:
     """Return why a verdict cannot be taken at all, None where it can."""
     numbers = sorted(one.proposition for one in verdict.propositions)
     if numbers != list(range(1, propositions + 1)):
@@ -55,7 +95,7 @@ def problem_of(verdict: Verdict, propositions: int) -> str | None:
     return None
 
 
-def rubric(verdict: Verdict) -> Outcome:
+def rubric(verdict: Findings) -> Outcome:
     """Return the outcome that the findings require."""
     findings = [one.finding for one in verdict.propositions]
     if "contradicted" in findings or verdict.material_false_assertions:
@@ -67,6 +107,6 @@ def rubric(verdict: Verdict) -> Outcome:
     return "partial" if supported else "incomplete"
 
 
-def is_disputed(verdict: Verdict) -> bool:
+def is_disputed(verdict: Findings) -> bool:
     """Whether the stated outcome is not the one that its own findings require."""
     return verdict.outcome != rubric(verdict)

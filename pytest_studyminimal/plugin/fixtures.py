@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 import pytest
 
+from pytest_studyminimal.plugin.options import STUDY_FIXTURES
 from pytest_studyminimal.plugin.properties import attach, of_blocked, of_observation
 from pytest_studyminimal.plugin.stash import SESSION
 from pytest_studyminimal.preflight import places_of
@@ -18,17 +19,18 @@ from pytest_studyminimal.protocol.errors import (
     RunStoppedError,
     StudyError,
 )
-from pytest_studyminimal.protocol.records import Attempt, Observation, Status
 from pytest_studyminimal.transports.messages import first_request_bytes
+from pytest_studyminimal.workspace.corpus import NOTHING
 from pytest_studyminimal.workspace.export import Export, export
-from pytest_studyminimal.workspace.toolbox import AttemptTools, attempt_tools
+from pytest_studyminimal.workspace.toolbox import AttemptTools, attempt_tools, no_tools
 from pytest_studyminimal.workspace.watch import Surroundings
-from pytest_studyminimal.workspace.workplace import Workplace, workplace
+from pytest_studyminimal.workspace.workplace import Workplace, empty_workplace, workplace
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from pytest_studyminimal.plugin.session import StudySession
+    from pytest_studyminimal.protocol.records import Attempt, Observation, Status, ToolDefinition
     from pytest_studyminimal.run import Run
 
 IN_ORDER: pytest.StashKey[bool] = pytest.StashKey()
@@ -60,17 +62,21 @@ class StudyBudget:
     def _first_request_bytes(self, run: Run, attempt: Attempt) -> int | None:
         if run.terms.connection.is_agent:
             return None
-        offered = self._session.ready_for(attempt).offer(self._session.folder, attempt)
         return first_request_bytes(
-            run.assignment(attempt),
-            offered.definitions,
+            run.terms.assignment(attempt),
+            self._definitions(attempt),
             temperature=run.terms.connection.temperature,
         )
+
+    def _definitions(self, attempt: Attempt) -> tuple[ToolDefinition, ...]:
+        if not attempt.scenario:
+            return ()
+        return self._session.ready_for(attempt).offer(self._session.folder, attempt).definitions
 
 
 @dataclass
 class StudyAttempt:
-    """One attempt of the study; `run()` makes it, once."""
+    """One attempt of the study, or one adjudication; `run()` makes it, once."""
 
     attempt: Attempt
     _session: StudySession = field(repr=False)
@@ -81,7 +87,9 @@ class StudyAttempt:
     def run(self) -> Observation:
         """Run the attempt and return its observation; fails the test unless it completed."""
         run = running(self._session)
-        watch = self._session.ready_for(self.attempt).watch(self._session.folder, self.attempt)
+        ready = self._session.ready_for(self.attempt)
+        judges = not self.attempt.scenario
+        watch = None if judges else ready.watch(self._session.folder, self.attempt)
         try:
             observation = run.attempt(self.attempt, Surroundings(self._export, watch), self._tools)
         except RunStoppedError as stopped:
@@ -155,6 +163,28 @@ def study_attempt(
     )
 
 
+@pytest.fixture
+def study_adjudication(
+    request: pytest.FixtureRequest, study_budget: StudyBudget
+) -> Iterator[StudyAttempt]:
+    """One blind packet for the adjudicator, in a fresh context: an empty folder and no tools."""
+    session = request.config.stash[SESSION]
+    study_budget.admit(request.node)
+    is_agent = running(session).terms.connection.is_agent
+    with contextlib.ExitStack() as stack:
+        with preparing(session, request.node):
+            folder = stack.enter_context(export(NOTHING))
+            tools = empty_workplace(folder.path) if is_agent else no_tools()
+            stack.enter_context(tools)
+        yield StudyAttempt(
+            attempt=attempt_of(request.node),
+            _session=session,
+            _item=request.node,
+            _export=folder,
+            _tools=tools,
+        )
+
+
 def running(session: StudySession) -> Run:
     """Return the run of this process, attached to it where it is a worker."""
     if session.run is None:
@@ -166,9 +196,8 @@ def running(session: StudySession) -> Run:
 
 def attempt_of(item: pytest.Item) -> Attempt:
     """Return the attempt of a study item."""
-    attempt = item.callspec.params["study_attempt"]  # type: ignore[attr-defined]
-    assert isinstance(attempt, Attempt)
-    return attempt
+    params = item.callspec.params  # type: ignore[attr-defined]
+    return next(params[name] for name in STUDY_FIXTURES if name in params)  # type: ignore[no-any-return]
 
 
 @contextlib.contextmanager

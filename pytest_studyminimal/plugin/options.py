@@ -6,7 +6,13 @@ import json
 
 import pytest
 
-STUDY_FIXTURES = frozenset({"study_attempt", "study_adjudication"})
+FIXTURES = {
+    "pilot": "study_attempt",
+    "full": "study_attempt",
+    "adjudicate": "study_adjudication",
+}
+"""What a phase's test function asks for."""
+STUDY_FIXTURES = frozenset(FIXTURES.values())
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -14,15 +20,17 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--study",
         metavar="PHASE",
-        choices=("pilot", "full"),
-        help="run a study: pilot (a few paid attempts) or full (the whole matrix). Counts only on the"
-        " command line, never from addopts or PYTEST_ADDOPTS.",
+        choices=("pilot", "full", "adjudicate"),
+        help="run a study: pilot (a few paid attempts), full (the whole matrix) or adjudicate (judge the"
+        " answers of a full run blind). Counts only on the command line, never from addopts or"
+        " PYTEST_ADDOPTS.",
     )
     group.addoption(
         "--approve-budget",
         action="store_true",
         dest="study_approve_budget",
-        help="approve the cap of a full run; counts only on the command line",
+        help="approve the cap of a full run, or a new one of an adjudication; counts only on the command"
+        " line",
     )
     group.addoption(
         "--study-budget-usd",
@@ -69,6 +77,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--study-ledger",
         metavar="PATH",
         help="ledger file (default: one per study in the user's state directory)",
+    )
+    group.addoption(
+        "--study-run",
+        metavar="ID",
+        help="the run whose answers --study adjudicate judges (default: the study's newest full one)",
     )
     parser.addini("study_default", "study folder for --study without a path, relative to rootdir")
 

@@ -61,14 +61,22 @@ def of_observation(run: Run, phase: str, observation: Observation) -> dict[str, 
     return {name: value for name, value in figures.items() if value is not None}
 
 
+def _names(attempt: Attempt) -> dict[str, Plain]:
+    if not attempt.scenario:
+        return {"packet": attempt.id}
+    return {
+        "task": attempt.task,
+        "scenario": attempt.scenario,
+        "repetition": attempt.repetition,
+    }
+
+
 def of_blocked(run: Run, phase: str, attempt: Attempt, reason: str | None) -> dict[str, Plain]:
     """Return what is known of an attempt that was not reached."""
     properties: dict[str, Plain | None] = {
         "study": run.terms.study.id,
         "phase": phase,
-        "task": attempt.task,
-        "scenario": attempt.scenario,
-        "repetition": attempt.repetition,
+        **_names(attempt),
         "transport": run.terms.connection.transport,
         "model": run.terms.connection.model,
         "status": "blocked",

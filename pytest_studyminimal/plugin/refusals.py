@@ -50,6 +50,10 @@ def refuse_options(config: pytest.Config) -> None:
     for name, option, why in _REFUSED:
         if getattr(config.option, name, None):
             raise UsageRefusedError(f"{option}: found with --study, required without it: {why}")
+    if config.option.study_run is not None and config.option.study != "adjudicate":
+        raise UsageRefusedError(
+            "--study-run: found without --study adjudicate, required with it: it names the run to judge"
+        )
     for option in _MONEY:
         name = option.removeprefix("--").replace("-", "_")
         if getattr(config.option, name) is not None and on_command_line(config, option) is None:

@@ -12,7 +12,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import pytest
 
 from pytest_studyminimal.plugin import fixtures, interrupts, xdist
-from pytest_studyminimal.plugin.options import is_study_item, requested_phase, worker_orders
+from pytest_studyminimal.plugin.options import (
+    FIXTURES,
+    STUDY_FIXTURES,
+    is_study_item,
+    requested_phase,
+    worker_orders,
+)
 from pytest_studyminimal.plugin.properties import plain
 from pytest_studyminimal.plugin.refusals import refuse_marks, refuse_options
 from pytest_studyminimal.plugin.stash import SESSION
@@ -27,6 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator
     from pathlib import Path
 
+    from pytest_studyminimal.judging.docket import Docket
     from pytest_studyminimal.run import Run
 
 Answer = TypeVar("Answer")
@@ -49,6 +56,7 @@ class StudySession:
     ready: Ready | None = field(default=None, repr=False)
     roots: Roots = field(default_factory=lambda: Roots({}))
     _reached: set[str] = field(default_factory=set)
+    _docket: Docket | None = field(default=None, repr=False)
     interrupts: interrupts.Interrupts = field(default_factory=interrupts.Interrupts)
 
     def ready_for(self, attempt: Attempt) -> Ready:
@@ -88,10 +96,15 @@ class StudySession:
     @property
     def connection(self) -> str:
         """The id of the connection that this session uses."""
+        judge = self.folder.study.adjudicator
+        if self.phase == "adjudicate" and judge is not None:
+            return judge.connection
         return self.config.getoption("study_connection") or self.folder.study.default_connection
 
     def attempts(self, folder: StudyFolder) -> tuple[Attempt, ...]:
         """Return the phase's attempts in order."""
+        if self.phase == "adjudicate":
+            return self.docket_of(folder).attempts()
         connection = self.config.getoption("study_connection")
         if connection and connection not in folder.study.connections:
             known = ", ".join(folder.study.connections)
@@ -99,6 +112,14 @@ class StudySession:
                 f"--study-connection: found {connection!r}, required one of {known}"
             )
         return plan(folder.study, self.phase, connection)
+
+    def docket_of(self, folder: StudyFolder) -> Docket:
+        """Return what this session judges, read once: the ledger may grow meanwhile."""
+        if self._docket is None:
+            from pytest_studyminimal.plugin.adjudicating import docket_of  # noqa: PLC0415
+
+            self._docket = docket_of(self, folder)
+        return self._docket
 
     def folder_of(self, path: Path) -> StudyFolder:
         """Return the study of a test file's folder, read once."""
@@ -114,7 +135,8 @@ class StudySession:
     # Collection
 
     def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
-        if "study_attempt" not in metafunc.fixturenames:
+        fixture = FIXTURES[self.phase]
+        if fixture not in metafunc.fixturenames:
             return
         attempts: tuple[Attempt, ...] = ()
         try:
@@ -126,7 +148,7 @@ class StudySession:
         shown = () if marked else attempts
         # Function scope: pytest would regroup a wider scope by scenario and break the rotation.
         metafunc.parametrize(
-            "study_attempt",
+            fixture,
             shown or [marked or UNREADABLE],
             ids=[attempt.id for attempt in shown] or [marked or UNREADABLE],
             indirect=True,
@@ -159,11 +181,19 @@ class StudySession:
 
     def open_gate(self, nodeids: list[str]) -> None:
         """Decide once, in the controller, whether this session may spend; UsageError where it may not."""
-        from pytest_studyminimal.plugin.gate import pass_gate  # noqa: PLC0415
+        if self.run is not None or not nodeids:
+            return
+        if self.phase == "adjudicate":
+            from pytest_studyminimal.plugin.adjudicating import (  # noqa: PLC0415
+                pass_adjudication_gate,
+            )
 
-        if self.run is None and nodeids:
+            _refused(pass_adjudication_gate, self, nodeids)
+        else:
+            from pytest_studyminimal.plugin.gate import pass_gate  # noqa: PLC0415
+
             _refused(pass_gate, self, nodeids)
-            self._follow_progress()
+        self._follow_progress()
 
     def _follow_progress(self) -> None:
         terminal = self.config.pluginmanager.get_plugin("studyminimal-terminal")
@@ -237,9 +267,9 @@ class StudySession:
 
 def attempt_of(item: pytest.Item) -> Attempt | None:
     """Return the attempt of an item, None for other items and for an unreadable study."""
-    callspec = getattr(item, "callspec", None)
-    attempt = callspec.params.get("study_attempt") if callspec else None
-    return attempt if isinstance(attempt, Attempt) else None
+    params = getattr(getattr(item, "callspec", None), "params", {})
+    found = (params.get(name) for name in STUDY_FIXTURES)
+    return next((one for one in found if isinstance(one, Attempt)), None)
 
 
 def activate(config: pytest.Config) -> None:
@@ -251,7 +281,7 @@ def activate(config: pytest.Config) -> None:
             f"--study: found {config.getoption('study')!r} from elsewhere beside {phase!r} on the command"
             " line, required the command line alone"
         )
-    assert phase in {"pilot", "full"}
+    assert phase in FIXTURES
     session = StudySession(
         config=config,
         phase=phase,  # type: ignore[arg-type]

@@ -48,10 +48,13 @@ class StudyTerminal:
         body = run.row().body
         cap = dollars(money.text(run.budget.cap_usd()))
         committed = dollars(money.text(run.budget.balance().committed_usd))
+        what = "attempts"
+        if "judges" in body:
+            what = f"answers of run {body['judges']['run']}, judged blind"
         lines = [
             heading(view(run.ledger, run.id)),
             (
-                f"{len(body['selected'])} attempts by {body['provider']} model {body['model']}"
+                f"{len(body['selected'])} {what} by {body['provider']} model {body['model']}"
                 f" under a cap of {cap}, {committed} of it committed"
             ),
         ]

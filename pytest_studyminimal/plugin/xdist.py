@@ -127,8 +127,10 @@ def pairs_scheduler(config: pytest.Config, log: Any) -> Any:
 
     class Pairs(LoadScopeScheduling):  # type: ignore[misc]
         def _split_scope(self, nodeid: str) -> str:
-            task, _, repetition = nodeid.rpartition("[")[2].removesuffix("]").split(":")
-            return f"{task}:{repetition}"
+            name = nodeid.rpartition("[")[2].removesuffix("]")
+            task, _, rest = name.partition(":")
+            # A packet is alone: p01.
+            return f"{task}:{rest.rpartition(':')[2]}"
 
         def remove_node(self, node: Any) -> Any:
             workload = self.assigned_work.pop(node)
@@ -193,7 +195,9 @@ def refuse_other_machines(config: pytest.Config) -> None:
 
 def refuse_sequential(session: StudySession) -> None:
     """Refuse `-n` for a study whose attempts must run one after the other."""
-    if distributes(session.config) and not session.folder.study.schedule.parallel:
+    # Of verdicts nobody compares the time.
+    timed = session.phase != "adjudicate"
+    if distributes(session.config) and timed and not session.folder.study.schedule.parallel:
         raise UsageRefusedError(
             f"-n: found with study {session.folder.study.id}, required schedule.parallel = true in its"
             " study file: attempts side by side would make timing a lie"

@@ -224,8 +224,22 @@ def _check_references(file: Path, study: Study) -> None:
         for index, task in enumerate(study.pilot.tasks):
             if task not in {known.id for known in study.tasks}:
                 refuse(f"pilot.tasks[{index}]", task, "the id of a task")
-    if study.adjudicator and study.adjudicator.connection not in study.connections:
-        refuse("adjudicator.connection", study.adjudicator.connection, _one_of(study.connections))
+    _check_adjudicator(study, refuse)
+
+
+def _check_adjudicator(study: Study, refuse: Callable[[str, object, str], None]) -> None:
+    judge = study.adjudicator
+    if judge is None:
+        return
+    if judge.connection not in study.connections:
+        refuse("adjudicator.connection", judge.connection, _one_of(study.connections))
+    model = study.connections[judge.connection].model
+    if judge.prices is None and model != study.connections[study.default_connection].model:
+        refuse(
+            "adjudicator.prices",
+            "none",
+            f"a price table of {model}, which is another model than the study's",
+        )
 
 
 def _check_tasks(study: Study, refuse: Callable[[str, object, str], None]) -> None:

@@ -25,7 +25,10 @@ Status = Literal[
 
 
 class Attempt(Frozen):
-    """One task × scenario × repetition at its `place` (0-based) in the frozen order."""
+    """One task × scenario × repetition at its `place` (0-based) in the frozen order.
+
+    An adjudication has no scenario: its task is the packet that it judges, and so is its id.
+    """
 
     place: int
     task: str
@@ -35,7 +38,9 @@ class Attempt(Frozen):
 
     @property
     def id(self) -> str:
-        """The stable id `task:scenario:repetition`, the same in every process."""
+        """The stable id `task:scenario:repetition` or `p01`, the same in every process."""
+        if not self.scenario:
+            return self.task
         return f"{self.task}:{self.scenario}:{self.repetition}"
 
     @property
@@ -183,11 +188,15 @@ class Transcript(Frozen):
 
 
 class Judgement(Frozen):
-    """What the rule book says of a transcript: one status, one public reason, every problem found."""
+    """What the rule book says of a transcript: one status, one public reason, every problem found.
+
+    `stops` says that nothing may follow in this run.
+    """
 
     status: Status
     reason: str | None = None
     problems: tuple[str, ...] = ()
+    stops: bool = False
 
 
 class Observation(Frozen):

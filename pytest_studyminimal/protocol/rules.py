@@ -27,7 +27,8 @@ class Facts:
 
     `overshoot_usd` is what calls cost beyond their own reservations, in dollars. For an agent CLI:
     its pinned `version`, the `servers` of the arm, the `builtin_tools` among those offered, and the
-    list price of its usage in dollars, None where the usage is not known.
+    list price of its usage in dollars, None where the usage is not known. `answer_problem` is what is
+    wrong with an answer that must have a form, such as a verdict.
     """
 
     model: str
@@ -40,20 +41,22 @@ class Facts:
     servers: tuple[str, ...] = ()
     builtin_tools: tuple[str, ...] = ()
     computed_usd: Decimal | None = None
+    answer_problem: str | None = None
 
 
 def judge(transcript: Transcript, facts: Facts) -> Judgement:
     """Return the one status of an attempt, the public reason, and everything that was found."""
     findings = [
-        (status, one_line(finding))
+        (status, one_line(finding), rule)
         for status, rule in _RULES
         if (finding := rule(transcript, facts)) is not None
     ]
-    problems = tuple(f"{status}: {finding}" for status, finding in findings)
+    problems = tuple(f"{status}: {finding}" for status, finding, _ in findings)
     if not findings:
         return Judgement(status="completed", reason=_unusable(transcript))
-    status, reason = findings[0]
-    return Judgement(status=status, reason=reason, problems=problems)
+    status, reason, first = findings[0]
+    # An answer without its form spoils no other: packets are judged one by one and are never paired.
+    return Judgement(status=status, reason=reason, problems=problems, stops=first is not _form)
 
 
 def _unusable(transcript: Transcript) -> str | None:
@@ -251,6 +254,10 @@ def _exit(transcript: Transcript, _: Facts) -> str | None:
     return f"ended by {exit_words(agent.exit_status)}" if agent.exit_status else None
 
 
+def _form(_: Transcript, facts: Facts) -> str | None:
+    return facts.answer_problem
+
+
 def _said(transcript: Transcript) -> str:
     # No ending but "finished" may pass for completed because a transport gave no words for it.
     return transcript.problem or f"ended by {transcript.ending}"
@@ -277,4 +284,5 @@ _RULES: tuple[tuple[Status, Callable[[Transcript, Facts], str | None]], ...] = (
     ("failed", _provider_failed),
     ("failed", _agent_failed),
     ("failed", _exit),
+    ("failed", _form),
 )

@@ -9,12 +9,11 @@ from pytest_studyminimal.protocol.records import Attempt
 if TYPE_CHECKING:
     from pytest_studyminimal.protocol.study import Study
 
-Phase = Literal["pilot", "full"]
-PHASES: tuple[Phase, ...] = ("pilot", "full")
+Phase = Literal["pilot", "full", "adjudicate"]
 
 
 def plan(study: Study, phase: Phase, connection: str | None = None) -> tuple[Attempt, ...]:
-    """Return every attempt of `phase` in the order in which it must run.
+    """Return every attempt of `phase`, pilot or full, in the order in which it must run.
 
     Scenarios rotate by (task index + repetition − 1) mod n, so that each arm goes first equally
     often; the index is the task's place in the manifest, in a pilot as well.

@@ -325,11 +325,23 @@ class Pilot(Frozen):
     repetitions: Annotated[int, Field(ge=1, le=1000)] = 1
 
 
+class VerdictLimits(Limits):
+    """What one verdict may take: one turn without tools, over a packet of at most `prompt_bytes`."""
+
+    output_tokens: Count = 4096
+    prompt_bytes: Count = 400_000
+
+
 class Adjudicator(Frozen):
-    """Who compares answers with the key, and what one verdict may cost."""
+    """Who compares answers with the key, and what one verdict may cost.
+
+    A model of another price than the study's has a table of its own.
+    """
 
     connection: Id
     attempt_usd: Usd
+    prices: Prices | None = None
+    limits: VerdictLimits = VerdictLimits()
 
 
 class Study(Frozen):

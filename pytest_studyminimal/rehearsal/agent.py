@@ -23,6 +23,7 @@ from pytest_studyminimal.rehearsal.finding import (
     numbered_lines,
     shared,
 )
+from pytest_studyminimal.rehearsal.judge import verdict_on
 from pytest_studyminimal.rehearsal.tools import BUILT_IN, Tool, ToolShelf
 
 _LAST_TURN = 6
@@ -40,6 +41,8 @@ def respond(request: dict[str, Any]) -> list[Block]:
     turn = 1 + sum(message["role"] == "assistant" for message in messages)
     keywords = keywords_of(question_of(messages))
     shelf = ToolShelf(request.get("tools", []), directory)
+    if not shelf.tools and (verdict := verdict_on(question_of(messages))) is not None:
+        return _say(verdict)
     if not shelf.tools:
         return _say("I have no tools, so there is nothing that I could read or cite.")
     calls = _next_calls(shelf, steps, keywords, turn)

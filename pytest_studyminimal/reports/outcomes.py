@@ -68,6 +68,8 @@ def _outcome(line: Line, records: Sequence[Record], key: str | None) -> Outcome:
         return Outcome("missing", "stale verdict" if records else "not adjudicated")
     last = {_name(record): record.body for record in fresh}
     names, bodies = tuple(last), list(last.values())
+    if any(body["outcome"] == "failed" for body in bodies):
+        return Outcome("missing", "failed adjudication", names)
     if any(body["disputed"] for body in bodies):
         return Outcome("missing", "disputed", names)
     found = {body["outcome"] for body in bodies}

@@ -40,8 +40,8 @@ def run_row(ledger: Ledger, run: str) -> Record:
 
 
 def newest_run(ledger: Ledger) -> Record:
-    """Return the newest full run's row, else the newest run's. UsageRefusedError where there is none."""
-    rows = ledger.records(kind="run")
+    """Return the newest full run's row, else the newest pilot's. UsageRefusedError where there is none."""
+    rows = [row for row in ledger.records(kind="run") if row.body["phase"] != "adjudicate"]
     if not rows:
         raise UsageRefusedError(f"{ledger.path}: found no run, required one")
     full = [row for row in rows if row.body["phase"] == "full"]

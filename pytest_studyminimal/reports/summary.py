@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from pytest_studyminimal.protocol import money
 from pytest_studyminimal.protocol.text import dollars, one_line
+from pytest_studyminimal.reports.adjudications import verdict_lines
 from pytest_studyminimal.reports.pairs import Differences, differences, median
 from pytest_studyminimal.reports.proofs import agent_lines, proven_line
 
@@ -39,16 +40,20 @@ def summary(run: RunView, *, verbose: bool, ledger: Path) -> list[str]:
     listed = run.selected if verbose or len(run.selected) <= MOST_LISTED else ()
     if listed:
         lines += [*attempt_table(listed), ""]
-    lines += [*arm_table(run), ""]
-    for found in differences(run.selected, scenarios(run)):
-        lines += _difference_lines(found)
+    if run.row.body["phase"] == "adjudicate":
+        lines += verdict_lines(run)
+    else:
+        lines += [*arm_table(run), ""]
+        for found in differences(run.selected, scenarios(run)):
+            lines += _difference_lines(found)
     if run.row.body["phase"] == "pilot":
         lines += extrapolation(run)
     lines += agent_lines(run)
     lines += _what_stopped(run)
     lines.append(_money_line(run))
     if run.row.body["rehearsal"]:
-        lines += [proven_line(run), NOT_EVIDENCE]
+        lines += [] if run.row.body["phase"] == "adjudicate" else [proven_line(run)]
+        lines.append(NOT_EVIDENCE)
     lines.append(f"ledger {ledger} · run {run.row.run}{_registered(run)}")
     return lines
 

@@ -35,7 +35,7 @@ class Line:
 
 @dataclass(frozen=True)
 class RunView:
-    """A run's opening record, its attempts in the planned order, and its account."""
+    """A run's opening record, its attempts in the planned order, its account, and its verdicts."""
 
     row: Record
     lines: tuple[Line, ...]
@@ -86,8 +86,17 @@ def view(ledger: Ledger, run: str) -> RunView:
         close=next(iter(ledger.records(run=run, kind="close", limit=1)), None),
         balance=ledger.balance(row.account),
         cap_usd=cap_of(ledger, row.account, run),
-        verdicts=tuple(ledger.records(run=run, kind="verdict")),
+        verdicts=_verdicts(ledger, row),
     )
+
+
+def _verdicts(ledger: Ledger, row: Record) -> tuple[Record, ...]:
+    judges = row.body.get("judges")
+    if judges is None:
+        return tuple(ledger.records(run=row.run, kind="verdict"))
+    # Of an adjudication: those that it gave itself.
+    given = ledger.records(run=judges["run"], kind="verdict")
+    return tuple(one for one in given if one.body["adjudicator"]["session"] == row.run)
 
 
 def _line(

@@ -56,6 +56,10 @@ class Corpus:
         return hashlib.sha256(b"\0".join(rows)).hexdigest()
 
 
+NOTHING = Corpus(name="nothing", commit="", files={}, blob_ids={}, excluded={})
+"""A corpus without a file: what an agent without tools works in, and a plan before any corpus."""
+
+
 def read_corpus(
     name: str,
     pin: CorpusPin,

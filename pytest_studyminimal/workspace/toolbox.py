@@ -6,6 +6,7 @@ import contextlib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Self
 
+from pytest_studyminimal.workspace.corpus import NOTHING
 from pytest_studyminimal.workspace.servers import RunningServer, ServerFacts, definitions
 from pytest_studyminimal.workspace.toolnames import wire_map
 from pytest_studyminimal.workspace.tools import RepositoryTools
@@ -103,6 +104,11 @@ class AttemptTools:
         traceback: TracebackType | None,
     ) -> None:
         self._stack.close()
+
+
+def no_tools() -> AttemptTools:
+    """Return the tools of an agent that has none."""
+    return AttemptTools(Offer((), {}), RepositoryTools(NOTHING, ()), starts={})
 
 
 def attempt_tools(

@@ -103,6 +103,11 @@ def workplace(
     )
 
 
+def empty_workplace(cwd: Path) -> Workplace:
+    """Return the workplace of an agent without tools and servers."""
+    return Workplace(cwd=cwd, tools=(), allowed={}, denied=())
+
+
 def denied_tools(
     study: Study, facts: Mapping[str, Mapping[str, ServerFacts]]
 ) -> tuple[tuple[str, str], ...]:
