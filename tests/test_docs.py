@@ -86,13 +86,17 @@ def test_the_study_in_one_screen_is_part_of_the_quickstart():
 
 
 def test_the_commands_of_the_docs_run(tmp_path, monkeypatch):
-    """Every `$ …` line of docs/running.md, in a folder with the quickstart study and nothing else."""
+    """Every `$ …` line of docs/running.md and of README.md, in a folder with the quickstart alone."""
     shutil.copytree(studies.QUICKSTART, tmp_path / "studies" / "quickstart")
-    (block,) = blocks("docs/running.md", "console")
-    commands = [
-        line[2:].partition("#")[0].split() for line in block.splitlines() if line.startswith("$ ")
+    lines = [
+        line.removeprefix("$ ").removeprefix(".venv/bin/")
+        for page in ("docs/running.md", "README.md")
+        for block in blocks(page, "console")
+        for line in block.splitlines()
+        if line.startswith("$ ")
     ]
-    assert len(commands) == 4
+    commands = [line.partition("#")[0].split() for line in lines]
+    assert len(commands) == 8
     programs = {
         "pytest": [sys.executable, "-m", "pytest", "-p", "no:cacheprovider"],
         "studyminimal": [sys.executable, "-c", "from pytest_studyminimal.cli import main; main()"],
@@ -146,7 +150,7 @@ def test_every_status_and_property_is_documented():
         ),
         *("turns", "tool_calls", "input_tokens", "output_tokens", "cache_read_tokens"),
         *("cache_write_tokens", "charged_usd", "wall_s", "rehearsal", "series", "run"),
-        *("reported_cost_usd", "computed_cost_usd", "agent_version"),
+        *("reported_cost_usd", "computed_cost_usd", "agent_version", "packet"),
     }
     listed = text.partition("hold the same plain properties")[2].partition("An unknown figure")[0]
     assert set(re.findall(r"`([a-z_]+)`", listed)) == named

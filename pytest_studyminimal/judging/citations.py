@@ -9,19 +9,24 @@ from typing import TYPE_CHECKING
 from pytest_studyminimal.protocol.text import one_line
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 _CITED = re.compile(
     r"(?<![\w/])(?P<path>(?:[\w@+~.-]+/)*[\w@+~.-]*\w)"
     r"(?::(?:L|line )?|#L|,? \(?lines? )(?P<first>\d{1,7})(?:\s?(?:-|\u2013|to)\s?L?(?P<last>\d{1,7}))?"
 )
+_QUOTED = re.compile(r"\"([^\"\n]{12,500})\"|\u201c([^\u201d\n]{12,500})\u201d|`([^`\n]{12,500})`")
+"""Short ones are names and emphasis, and say nothing about a line."""
 _MOST = 200
 _CONTEXT_LINES = 5
 
 
 @dataclass(frozen=True)
 class Citation:
-    """A place that an answer names, and what the pin says of it: ok, no file, ambiguous or no line."""
+    """A place that an answer names, and what the pin says of it.
+
+    `found` is ok, no file, ambiguous, no line, or other words: what is quoted beside it is not there.
+    """
 
     path: str
     first: int
@@ -47,11 +52,26 @@ def citations(answer: str, files: Mapping[str, bytes]) -> tuple[Citation, ...]:
             continue
         last = int(match["last"] or first)
         key = (written, first, last)
-        found.setdefault(key, _checked(written, first, last, files))
+        found.setdefault(key, _checked(written, first, last, files, _quoted(answer, match)))
     return tuple(found.values())
 
 
-def _checked(written: str, first: int, last: int, files: Mapping[str, bytes]) -> Citation:
+def _quoted(answer: str, match: re.Match[str]) -> list[str]:
+    """Return what the answer quotes in the line of a citation, between it and the next one."""
+    # The mark that closes a citation opens no quotation.
+    rest = answer[match.end() : match.end() + 2_000].partition("\n")[0].lstrip('`"\u201d')
+    following = _CITED.search(rest)
+    told = rest[: following.start()] if following else rest
+    return [one for groups in _QUOTED.findall(told) for one in groups if _plain(one)]
+
+
+def _plain(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _checked(
+    written: str, first: int, last: int, files: Mapping[str, bytes], quoted: Sequence[str]
+) -> Citation:
     written = written.removeprefix("./")
     matching = (
         [written] if written in files else [path for path in files if path.endswith("/" + written)]
@@ -64,4 +84,6 @@ def _checked(written: str, first: int, last: int, files: Mapping[str, bytes]) ->
     if not 1 <= first <= last <= len(lines):
         return Citation(path, first, last, "no line")
     around = lines[max(0, first - 1 - _CONTEXT_LINES) : last + _CONTEXT_LINES]
-    return Citation(path, first, last, "ok", "\n".join(around[:200]))
+    there = _plain("\n".join(around))
+    found = "ok" if all(_plain(one) in there for one in quoted) else "other words"
+    return Citation(path, first, last, found, "\n".join(around[:200]))

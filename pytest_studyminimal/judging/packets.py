@@ -86,7 +86,7 @@ class Packet:
             "cited_lines": [
                 {"citation": f"{one.path}:{one.first}-{one.last}", "lines": one.text}
                 for one in self.citations
-                if one.found == "ok"
+                if one.text
             ],
         }
 

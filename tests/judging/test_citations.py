@@ -32,6 +32,17 @@ FILES = {
         ("docs/budget.md:3-1", [("docs/budget.md", 3, 1, "no line")]),
         ("docs/budget.md:0", [("docs/budget.md", 0, 0, "no line")]),
         ("at 10:30 and ratio 3:2, port localhost:80", []),
+        ('src/a/mod.py:3: "x = 1 x = 1 x = 1"', [("src/a/mod.py", 3, 3, "ok")]),
+        ("src/a/mod.py:3 has `x = 1 and y = 2`", [("src/a/mod.py", 3, 3, "other words")]),
+        (
+            "src/a/mod.py:3 says \u201cnothing of the kind\u201d",
+            [("src/a/mod.py", 3, 3, "other words")],
+        ),
+        ('src/a/mod.py:3\n"what another line quotes"', [("src/a/mod.py", 3, 3, "ok")]),
+        (
+            "`docs/budget.md:1` and then consider also `README.md:1` too",
+            [("docs/budget.md", 1, 1, "ok"), ("README.md", 1, 1, "ok")],
+        ),
         ("docs/budget.md:2 and again docs/budget.md:2", [("docs/budget.md", 2, 2, "ok")]),
     ],
 )
