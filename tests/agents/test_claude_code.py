@@ -302,6 +302,31 @@ def test_a_dress_rehearsal_runs_the_real_agent_for_nothing_and_says_what_it_prov
     assert any("mcp__docs" in name for name in observed(study)[1]["tool_calls_by_name"])
 
 
+def test_the_real_agent_judges_blind_without_a_tool_in_an_empty_folder(study, claude, tmp_path):
+    study.add('\n[adjudicator]\nconnection = "cli"\nattempt_usd = "0.10"\n')
+    test = study.folder / "test_tiny.py"
+    test.write_text(
+        test.read_text()
+        + "\ndef test_adjudication(study_adjudication):\n    study_adjudication.run()\n"
+    )
+    options = (f"--study-agent=claude-code={claude}", "--study-rehearse")
+    assert sessions.run(study, *options, HOME=str(tmp_path)).status == 0
+    run = study.records("run")[0].run
+
+    ended = sessions.run(
+        study, *options, f"--study-run={run}", phase="adjudicate", HOME=str(tmp_path)
+    )
+
+    assert ended.status == 0, ended.out + ended.err
+    assert [one.body["packet"] for one in study.records("verdict")] == ["p01", "p02"]
+    for record in study.records("verdict"):
+        assert record.body["transport"] == "claude-code"
+        assert record.body["rehearsal"] is True
+    for seen in observed(study)[2:]:
+        assert (seen["status"], seen["offered_tools"], seen["tool_calls"]) == ("completed", [], 0)
+        assert seen["agent"]["servers"] == []
+
+
 def test_the_doctor_knows_the_real_agent(study, claude, home):
     arguments = (
         "doctor",

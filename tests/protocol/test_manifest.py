@@ -238,6 +238,18 @@ def test_a_sha256_commit_is_a_full_commit(folder):
         ({"tasks[1].corpus": "other"}, "tasks[1].corpus", "one of project"),
         ({"scenarios.plain.servers": ["docz"]}, "scenarios.plain.servers[0]", "one of docs"),
         ({"adjudicator.connection": "cli"}, "adjudicator.connection", "one of api"),
+        (
+            {
+                "connections.judge": {
+                    "transport": "messages-api",
+                    "provider": "rehearsal",
+                    "model": "another",
+                },
+                "adjudicator.connection": "judge",
+            },
+            "adjudicator.prices",
+            "a price table of another, which is another model",
+        ),
         ({"pilot.tasks": ["one", "six"]}, "pilot.tasks[1]", "the id of a task"),
         ({"pilot.tasks": 3}, "pilot.tasks", "at most 2, the number of tasks"),
         ({"scenarios.plain": REMOVED}, "scenarios", "2 or more entries"),

@@ -229,3 +229,17 @@ def test_hostile_words_of_a_provider_become_one_short_printable_line(seen, plann
     for line in (judgement.reason, *judgement.problems):
         assert all(char.isprintable() for char in line)
         assert len(line) <= 320
+
+
+def test_an_answer_without_its_form_is_failed_and_lets_others_follow():
+    judgement = judge(transcript(), facts(answer_problem="malformed verdict: found nothing"))
+
+    assert (judgement.status, judgement.stops) == ("failed", False)
+
+
+def test_whatever_else_went_wrong_stops_also_beside_a_malformed_answer():
+    lost = transcript(ending="transport", problem="HTTP 500")
+
+    judgement = judge(lost, facts(answer_problem="malformed verdict"))
+
+    assert (judgement.status, judgement.reason, judgement.stops) == ("failed", "HTTP 500", True)
