@@ -282,23 +282,27 @@ def ledger_export(place: Path | None, private: bool) -> None:
 @click.option(
     "--format",
     "kind",
-    type=click.Choice(["json", "csv", "markdown"]),
+    type=click.Choice(["json", "csv", "markdown", "html"]),
     default="markdown",
     show_default=True,
 )
 @click.option("--output", type=_PATH, help="File to write (default: standard output).")
-def report(place: Path | None, run: str | None, kind: str, output: Path | None) -> None:
+@click.option("--private", is_flag=True, help="With answers, marked private; html only, mode 0600.")
+def report(
+    place: Path | None, run: str | None, kind: str, output: Path | None, private: bool
+) -> None:
     """Report one run: statuses, figures, paired differences clustered by task, and what is missing.
 
-    PLACE is the folder of a study, a ledger file or its folder. Answers are in no report.
+    PLACE is the folder of a study, a ledger file or its folder. Answers are in no public report.
     """
     from pytest_studyminimal.protocol.errors import StudyError
     from pytest_studyminimal.reports.reporting import report as reported
+    from pytest_studyminimal.reports.reporting import write
 
     try:
-        text = reported(place, run, kind)
+        text = reported(place, run, kind, private=private)
         if output is not None:
-            output.write_text(text, encoding="utf-8", newline="\n")
+            write(text, output, private=private)
     except StudyError as error:
         _refused(error)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""The document of a run as JSON, CSV or Markdown; every word is made harmless for its format."""
+"""The document of a run as JSON, CSV, Markdown or a page; every word is made harmless for its format."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from pytest_studyminimal.protocol.text import dollars, one_line
+from pytest_studyminimal.reports.page.assembly import as_html
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -221,4 +222,5 @@ FORMATS: dict[str, Callable[[dict[str, Any]], str]] = {
     "json": as_json,
     "csv": as_csv,
     "markdown": as_markdown,
+    "html": as_html,
 }
