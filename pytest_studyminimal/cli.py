@@ -114,6 +114,9 @@ _PATH = click.Path(path_type=Path)
 @main.command()
 @click.argument("stream", type=_PATH, required=False)
 @click.option("--study", type=_PATH, help="Folder of the study.")
+@click.option(
+    "--transport", metavar="NAME", help="codex or opencode: judge a stream without a study."
+)
 @click.option("--task", metavar="ID", help="Task of the attempt.")
 @click.option("--scenario", metavar="ID", help="Scenario of the attempt.")
 @click.option(

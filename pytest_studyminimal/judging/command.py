@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING, Any
 from pytest_studyminimal.approvals import positive_amount
 from pytest_studyminimal.evidence.ledger import Ledger
 from pytest_studyminimal.judging.runs import rejudge_run
-from pytest_studyminimal.judging.streams import Verdict, rejudge
+from pytest_studyminimal.judging.streams import Verdict, judge_alone, rejudge
 from pytest_studyminimal.protocol.errors import UsageRefusedError
 from pytest_studyminimal.protocol.manifest import load
+from pytest_studyminimal.protocol.study import Limits
 from pytest_studyminimal.protocol.text import dollars, one_line
 from pytest_studyminimal.reports.showing import run_row
+from pytest_studyminimal.transports.readers import ALONE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -33,12 +35,15 @@ def judged(
     study_attempt_budget_usd: str | None,
     ledger: Path | None,
     run: str | None,
+    transport: str | None = None,
 ) -> Printed:
     """Return what to print, as JSON and as lines. StudyError with one line for bad input."""
     if ledger is not None or run is not None:
         if ledger is None or run is None or stream is not None:
             raise UsageRefusedError("judge: required --ledger with --run, and then no STREAM")
         return _run(ledger, run)
+    if stream is not None and study is None and transport is not None:
+        return _alone(stream, transport, exit_status)
     missing = [
         name
         for name, value in (
@@ -52,7 +57,7 @@ def judged(
     if stream is None or study is None or task is None or scenario is None:
         raise UsageRefusedError(
             f"judge: found no {', '.join(missing)}, required STREAM --study DIR --task T --scenario S,"
-            " or --ledger PATH --run ID"
+            f" or STREAM --transport {'|'.join(ALONE)}, or --ledger PATH --run ID"
         )
     manifest = load(study).study
     _known("--task", task, [one.id for one in manifest.tasks])
@@ -69,6 +74,17 @@ def judged(
     )
     document = {"task": task, "scenario": scenario, **verdict.described()}
     return document, verdict_lines(verdict)
+
+
+def _alone(stream: Path, transport: str, exit_status: int) -> Printed:
+    _known("--transport", transport, ALONE)
+    verdict = judge_alone(
+        transport,
+        _read(stream),
+        end={"exit_status": exit_status},
+        most_bytes=Limits().stdout_bytes,
+    )
+    return {"transport": transport, **verdict.described()}, verdict_lines(verdict)
 
 
 def _known(option: str, value: str, names: Iterable[str]) -> None:

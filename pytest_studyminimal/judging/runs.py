@@ -51,7 +51,7 @@ class Again:
         pairs = (
             ("status", then.status, self.now.judgement.status),
             ("reason", then.reason, self.now.judgement.reason),
-            ("charged_usd", money.text(then.charged_usd), money.text(self.now.charged_usd)),
+            ("charged_usd", then.charged_usd, self.now.charged_usd),
         )
         return tuple(f"{name}: was {old}, is {new}" for name, old, new in pairs if old != new)
 

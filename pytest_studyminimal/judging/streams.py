@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_studyminimal.protocol import money, prices
 from pytest_studyminimal.protocol.errors import UsageRefusedError
-from pytest_studyminimal.protocol.rules import judge
+from pytest_studyminimal.protocol.rules import Facts, judge
 from pytest_studyminimal.run import charge, facts_of, known_costs
 from pytest_studyminimal.transports.claude_arguments import claude_arm
 from pytest_studyminimal.transports.claude_code import events_for, transcript
 from pytest_studyminimal.transports.process import Ended
+from pytest_studyminimal.transports.readers import reader_of
 from pytest_studyminimal.transports.stream import Lines
 
 if TYPE_CHECKING:
@@ -24,12 +25,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What the rule book says of a stream today; amounts are dollars, None is unknown."""
+    """What the rule book says of a stream today; amounts are dollars, None is unknown.
+
+    Without a study there are no prices and no reservation: then computed cost and charge are None.
+    """
 
     transcript: Transcript
     judgement: Judgement
     computed: prices.Computed | None
-    charged_usd: Decimal
+    charged_usd: Decimal | None
 
     def described(self) -> dict[str, Any]:
         """Return the verdict as plain JSON, without an answer."""
@@ -43,17 +47,24 @@ class Verdict:
             "status": self.judgement.status,
             "reason": self.judgement.reason,
             "problems": list(self.judgement.problems),
-            "charged_usd": money.text(self.charged_usd),
+            "charged_usd": None if self.charged_usd is None else money.text(self.charged_usd),
             "reported_cost_usd": None if reported is None else money.text(reported),
             "computed_cost_usd": self.computed and money.text(self.computed.usd),
             "cost_basis": self.computed and self.computed.basis,
-            "usage": seen.usage.model_dump(),
+            "usage": {
+                **seen.usage.model_dump(),
+                "prompt_tokens": seen.usage.prompt_tokens,
+                "cache_write_tokens": seen.usage.cache_write_tokens,
+                "total_tokens": seen.usage.prompt_tokens + seen.usage.output_tokens,
+            },
             "usage_complete": seen.usage_complete,
             "models": list(seen.models),
             "tool_calls": len(seen.tool_calls),
             "tool_calls_by_name": by_name,
             "permission_denials": list(agent.denials),
             "num_turns": agent.num_turns,
+            "turns": seen.turns,
+            "partial_cost_usd": agent.partial_cost_usd and money.text(agent.partial_cost_usd),
             "answer_complete": seen.answer_complete,
             **agent.model_dump(
                 mode="json",
@@ -61,7 +72,7 @@ class Verdict:
                     *("exit_status", "stayed", "cut", "stream_problems", "results", "subtype"),
                     *("is_error", "api_error_status", "terminal_reason", "version", "tools"),
                     *("servers", "cost_problems", "duration_ms", "duration_api_ms"),
-                    *("api_retries", "unknown_events"),
+                    *("api_retries", "unknown_events", "unstated", "block"),
                 },
             ),
         }
@@ -91,6 +102,29 @@ def ended_of(stdout: bytes, end: dict[str, Any], most_bytes: int) -> tuple[Ended
         wall_s=end.get("wall_s", 0.0),
     )
     return ended, read
+
+
+def judge_alone(transport: str, stdout: bytes, *, end: dict[str, Any], most_bytes: int) -> Verdict:
+    """Return today's verdict on a stream of Codex or OpenCode without a study: no plan, no prices.
+
+    What such a stream does not state is accepted, and named in the verdict.
+    """
+    ended, lines = ended_of(stdout, end, most_bytes)
+    reader = reader_of(transport)
+    for line in lines:
+        reader.take(line)
+    seen = reader.transcript(ended, None)
+    assert seen.agent is not None
+    facts = Facts(
+        model="",
+        alias=False,
+        deadline_s=0,
+        offered_tools=seen.offered_tools,
+        builtin_tools=seen.offered_tools,
+        accepted_unknown=frozenset(seen.agent.unstated),
+        priced=False,
+    )
+    return Verdict(transcript=seen, judgement=judge(seen, facts), computed=None, charged_usd=None)
 
 
 def rejudge(

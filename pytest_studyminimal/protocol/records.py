@@ -50,13 +50,17 @@ class Attempt(Frozen):
 
 
 class Usage(Frozen):
-    """Tokens of one or more paid calls as the provider counted them; input excludes the cache."""
+    """Tokens of one or more paid calls as the provider counted them; input excludes the cache.
+
+    Reasoning is part of output, and 0 where it is not told apart.
+    """
 
     input_tokens: int = 0
     output_tokens: int = 0
     cache_read_tokens: int = 0
     cache_write_5m_tokens: int = 0
     cache_write_1h_tokens: int = 0
+    reasoning_tokens: int = 0
 
     @property
     def cache_write_tokens(self) -> int:
@@ -119,13 +123,19 @@ class ServerStatus(Frozen):
     status: str
 
 
+Block = Literal["budget", "environment", "permission", "authentication", "model-access"]
+"""What keeps an agent from its work without being its fault."""
+
+
 class AgentFacts(Frozen):
     """What an agent CLI's process and stream showed beside messages; all of it is public.
 
     `exit_status` is negative for a signal and None where the process had to be ended. `stayed` says
     that it did not exit after its result, `cut` that its output passed the cap. `results` counts
     result events. `reported_cost_usd` is the largest valid one, in dollars. `partial_usage` is set
-    where no result told the whole. `startup_s` is the time from start to the init event.
+    where no result told the whole. `startup_s` is the time from start to the init event. `unstated` are
+    the things that a stream does not tell: an unknown is a value of its own. `partial_cost_usd` is known
+    to be less than the whole. `block` is what native fields say kept the agent from its work.
     """
 
     exit_status: int | None = None
@@ -150,6 +160,9 @@ class AgentFacts(Frozen):
     startup_s: float | None = None
     api_retries: int = 0
     unknown_events: dict[str, int] = Field(default_factory=dict)
+    unstated: tuple[str, ...] = ()
+    partial_cost_usd: Dollars | None = None
+    block: Block | None = None
 
 
 class Transcript(Frozen):

@@ -28,7 +28,8 @@ class Facts:
     `overshoot_usd` is what calls cost beyond their own reservations, in dollars. For an agent CLI:
     its pinned `version`, the `servers` of the arm, the `builtin_tools` among those offered, and the
     list price of its usage in dollars, None where the usage is not known. `answer_problem` is what is
-    wrong with an answer that must have a form, such as a verdict.
+    wrong with an answer that must have a form, such as a verdict. `accepted_unknown` is what the
+    manifest accepts that a transport does not state. Without a price table (`priced`) no cost is checked.
     """
 
     model: str
@@ -42,6 +43,8 @@ class Facts:
     builtin_tools: tuple[str, ...] = ()
     computed_usd: Decimal | None = None
     answer_problem: str | None = None
+    accepted_unknown: frozenset[str] = frozenset()
+    priced: bool = True
 
 
 def judge(transcript: Transcript, facts: Facts) -> Judgement:
@@ -126,7 +129,7 @@ def _started_model(transcript: Transcript, facts: Facts) -> str | None:
 
 def _servers_as_planned(transcript: Transcript, facts: Facts) -> str | None:
     agent = transcript.agent
-    if agent is None or agent.model is None:
+    if agent is None or agent.model is None or "servers" in agent.unstated:
         return None
     seen = Counter(server.name for server in agent.servers)
     found = [
@@ -161,6 +164,8 @@ def _cost(transcript: Transcript, facts: Facts) -> str | None:
         return None
     if agent.cost_problems:
         return "; ".join(agent.cost_problems)
+    if not facts.priced or _OF_COST & set(agent.unstated):
+        return None
     if agent.reported_cost_usd is None or facts.computed_usd is None:
         return "no cost that could be checked"
     if prices.agree(agent.reported_cost_usd, facts.computed_usd):
@@ -169,6 +174,35 @@ def _cost(transcript: Transcript, facts: Facts) -> str | None:
         f"reported {money.text(agent.reported_cost_usd)} USD and computed"
         f" {money.text(facts.computed_usd)} USD differ by more than a factor of {prices.AGREEMENT}"
     )
+
+
+def _unstated_setup(transcript: Transcript, facts: Facts) -> str | None:
+    return _unaccepted(transcript, facts, lambda name: name not in _OF_COST)
+
+
+def _unstated_cost(transcript: Transcript, facts: Facts) -> str | None:
+    return _unaccepted(transcript, facts, lambda name: name in _OF_COST)
+
+
+_OF_COST = frozenset({"cost", "usage"})
+
+
+def _unaccepted(
+    transcript: Transcript, facts: Facts, concerns: Callable[[str], bool]
+) -> str | None:
+    agent = transcript.agent
+    # Where nothing ended well, what was not told is no news.
+    if agent is None or not agent.results or agent.is_error:
+        return None
+    missing = [one for one in agent.unstated if concerns(one) and one not in facts.accepted_unknown]
+    if not missing:
+        return None
+    return f"did not state {', '.join(missing)} (connections accept_unknown)"
+
+
+def _native_block(transcript: Transcript, _: Facts) -> str | None:
+    block = transcript.agent.block if transcript.agent else None
+    return block and f"{block}: the agent was kept from its work"
 
 
 def _export_changed(_: Transcript, facts: Facts) -> str | None:
@@ -269,6 +303,7 @@ _RULES: tuple[tuple[Status, Callable[[Transcript, Facts], str | None]], ...] = (
     ("failed", _interrupted),
     ("failed", _cut),
     ("failed", _ended_without_result),
+    ("blocked", _native_block),
     ("invalid-setup", _stream),
     ("invalid-setup", _export_changed),
     ("invalid-setup", _version),
@@ -278,8 +313,10 @@ _RULES: tuple[tuple[Status, Callable[[Transcript, Facts], str | None]], ...] = (
     ("invalid-setup", _calls_outside),
     ("invalid-setup", _denied),
     ("invalid-setup", _every_server_call_failed),
+    ("invalid-setup", _unstated_setup),
     ("invalid-cost", _model),
     ("invalid-cost", _cost),
+    ("invalid-cost", _unstated_cost),
     ("budget-exceeded", _budget_exceeded),
     ("failed", _provider_failed),
     ("failed", _agent_failed),

@@ -132,6 +132,7 @@ def test_usage_is_the_results_and_a_message_in_blocks_counts_once():
         "cache_read_tokens": 38715,
         "cache_write_5m_tokens": 0,
         "cache_write_1h_tokens": 8900,
+        "reasoning_tokens": 0,
     }
     assert seen.transcript.largest_prompt_tokens == 23936
     assert len(seen.transcript.tool_calls) == 2
