@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import fcntl
 import os
+import platform
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -62,3 +64,42 @@ def agents():
         command(program, "ci", *QUIET, cwd=folder)
 
     return installed(CACHE / "agents", "installed-2.1.296", install) / "node_modules" / ".bin"
+
+
+def codex():
+    """Return the native program of Codex 0.162.1; its node wrapper exits 0 after SIGTERM."""
+    vendor = _native() / "@openai" / f"codex-{_platform()}" / "vendor"
+    return _program(vendor.glob("*/bin/codex"), vendor)
+
+
+def opencode():
+    """Return the program of OpenCode 1.18.33, of which only linux-x64 was published when it was measured."""
+    package = _native() / f"opencode-{_platform()}"
+    return _program(package.glob("bin/opencode"), package)
+
+
+def _native():
+    program = npm()
+    here = Path(__file__).parent / "native"
+
+    def install(folder):
+        for name in ("package.json", "package-lock.json"):
+            shutil.copy(here / name, folder)
+        command(program, "ci", "--ignore-scripts", *QUIET, cwd=folder)
+
+    marker = "installed-0.162.1-1.18.33"
+    return installed(CACHE / "native-agents", marker, install) / "node_modules"
+
+
+def _platform():
+    """Return the name that npm's packages give to this platform, such as linux-x64."""
+    machine = {"x86_64": "x64", "amd64": "x64", "aarch64": "arm64"}
+    told = platform.machine().lower()
+    return f"{sys.platform}-{machine.get(told, told)}"
+
+
+def _program(found, folder):
+    program = next(found, None)
+    if program is None:
+        pytest.skip(f"no program was published for this platform: {folder.name} is not installed")
+    return program
