@@ -6,7 +6,7 @@ import json
 import os
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import click
 
@@ -99,7 +99,7 @@ def plan(
     click.echo(json.dumps(described, indent=2) if as_json else "\n".join(plan_lines(described)))
 
 
-def _refused(error: Exception) -> None:
+def _refused(error: Exception) -> NoReturn:
     click.echo(f"studyminimal: {error}", err=True)
     sys.exit(4)
 
@@ -281,7 +281,14 @@ def ledger_export(place: Path | None, private: bool) -> None:
 
 @main.command()
 @_PLACE
-@click.option("--run", metavar="RUN", help="Run (default: the newest full one, else the newest).")
+@click.option(
+    "--run",
+    "runs",
+    metavar="RUN",
+    multiple=True,
+    help="Run (default: the newest full one, else the newest).",
+)
+@click.option("--gates", is_flag=True, help="Print the study's gates; exit 1 where one fails.")
 @click.option(
     "--format",
     "kind",
@@ -292,27 +299,41 @@ def ledger_export(place: Path | None, private: bool) -> None:
 @click.option("--output", type=_PATH, help="File to write (default: standard output).")
 @click.option("--private", is_flag=True, help="With answers, marked private; html only, mode 0600.")
 def report(
-    place: Path | None, run: str | None, kind: str, output: Path | None, private: bool
+    place: Path | None,
+    runs: tuple[str, ...],
+    kind: str,
+    output: Path | None,
+    private: bool,
+    gates: bool,
 ) -> None:
     """Report one run: statuses, figures, paired differences clustered by task, and what is missing.
 
-    PLACE is the folder of a study, a ledger file or its folder. Answers are in no public report.
+    PLACE is the folder of a study, a ledger file or its folder. Answers are in no public report. With
+    --gates the exit status is 1 where a gate of the study fails.
     """
     from pytest_studyminimal.protocol.errors import StudyError
+    from pytest_studyminimal.reports.gates import gate_lines
+    from pytest_studyminimal.reports.reporting import append_summary, write
     from pytest_studyminimal.reports.reporting import report as reported
-    from pytest_studyminimal.reports.reporting import write
 
     try:
-        text = reported(place, run, kind, private=private)
+        text, document = reported(place, runs, kind, private=private)
         if output is not None:
             write(text, output, private=private)
     except StudyError as error:
         _refused(error)
     except OSError as error:
         _refused(Exception(f"{output}: found {error.strerror}, required a place to write"))
-    else:
-        if output is None:
-            click.echo(text, nl=False)
+    if gates and not document["gates"]:
+        _refused(Exception("--gates: found no [gates] in the study of this run, required some"))
+    if output is None and not gates:
+        click.echo(text, nl=False)
+    if problem := append_summary(document, os.environ):
+        click.echo(f"studyminimal: {problem}", err=True)
+    if gates:
+        for line in gate_lines(document):
+            click.echo(line)
+        sys.exit(0 if all(one["passed"] for one in document["gates"]) else 1)
 
 
 @main.group()

@@ -217,4 +217,7 @@ def row_of(
             for corpus, by_server in ready.facts.items()
         },
         "study_folder": describe_folder(folder.path),
+        # What was declared before, for whoever reads the report.
+        "margins": {name: money.text(usd) for name, usd in folder.study.margins.items()},
+        "gates": folder.study.gates and folder.study.gates.model_dump(mode="json"),
     }

@@ -83,6 +83,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="ID",
         help="the run whose answers --study adjudicate judges (default: the study's newest full one)",
     )
+    group.addoption(
+        "--study-report",
+        metavar="DIR",
+        help="write the report of the run into this folder at its end, in every format",
+    )
     parser.addini("study_default", "study folder for --study without a path, relative to rootdir")
 
 

@@ -21,6 +21,7 @@ from pytest_studyminimal.plugin.options import (
 )
 from pytest_studyminimal.plugin.properties import plain
 from pytest_studyminimal.plugin.refusals import refuse_marks, refuse_options
+from pytest_studyminimal.plugin.reporting import prepare_folder, write_reports
 from pytest_studyminimal.plugin.stash import SESSION
 from pytest_studyminimal.plugin.terminal import StudyTerminal
 from pytest_studyminimal.preflight import Ready, Roots
@@ -260,6 +261,7 @@ class StudySession:
         finally:
             # Of workers it was ended as soon as they were gone, unless another plugin failed before.
             end_run(self, session)
+            write_reports(self)
 
     def pytest_unconfigure(self) -> None:
         self.stack.close()
@@ -293,6 +295,7 @@ def activate(config: pytest.Config) -> None:
         if not config.option.collectonly:
             _refused(refuse_options, config)
             _refused(xdist.refuse_other_machines, config)
+            _refused(prepare_folder, config)
         config.pluginmanager.register(StudyTerminal(session), "studyminimal-terminal")
     session.stack.enter_context(_quiet_loggers())
     session.stack.enter_context(interrupts.terminate_as_interrupt(config, session.interrupts))

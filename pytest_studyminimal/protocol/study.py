@@ -55,6 +55,12 @@ def _at_most_one(amount: Decimal) -> Decimal:
     return amount
 
 
+def _at_most_one_score(amount: Decimal) -> Decimal:
+    if amount > 1:
+        raise ValueError("a score from 0 to 1")
+    return amount
+
+
 def _relative(path: str) -> str:
     parts = PurePosixPath(path)
     if not path or parts.is_absolute() or ".." in parts.parts or "\\" in path or "\0" in path:
@@ -344,6 +350,26 @@ class Adjudicator(Frozen):
     limits: VerdictLimits = VerdictLimits()
 
 
+Metric = Literal[
+    "score", "prompt_tokens", "output_tokens", "turns", "tool_calls", "wall_s", "charged_usd"
+]
+
+
+class Gates(Frozen):
+    """What a report must hold for `studyminimal report --gates` to pass; missing data fails a gate.
+
+    `within_margin` are metrics in which no other arm may be worse than the first by more than the
+    margin declared, at 95 %. `min_correctness` is the mean score (0 to 1) that every other arm needs,
+    `max_usd` what the run and its verdicts may have been charged, `max_missing` how many attempts may
+    have no outcome or figures.
+    """
+
+    within_margin: Annotated[tuple[Metric, ...], AfterValidator(_unique)] = ()
+    min_correctness: Annotated[Amount, AfterValidator(_at_most_one_score)] | None = None
+    max_usd: Usd | None = None
+    max_missing: Annotated[int, Field(ge=0)] | None = None
+
+
 class Study(Frozen):
     """A frozen protocol. Order matters in `tasks` and `scenarios`, so it is part of the digest."""
 
@@ -364,6 +390,17 @@ class Study(Frozen):
     schedule: Schedule
     pilot: Pilot = Pilot()
     adjudicator: Adjudicator | None = None
+    margins: dict[Metric, Usd] = Field(default_factory=dict)
+    gates: Gates | None = None
+
+    @model_validator(mode="after")
+    def _gates_have_margins(self) -> Self:
+        for metric in self.gates.within_margin if self.gates else ():
+            if metric not in self.margins:
+                raise ValueError(
+                    f"a margin of {metric} in [margins], which gates.within_margin names"
+                )
+        return self
 
     def task(self, task_id: str) -> Task:
         """Return the task of that id."""
@@ -387,4 +424,7 @@ class Study(Frozen):
         plain = self.model_dump(mode="json", by_alias=True)
         # Canonical JSON sorts keys, but the order of arms decides the schedule.
         plain["scenarios"] = [{"id": name, **arm} for name, arm in plain["scenarios"].items()]
+        for optional in ("margins", "gates"):
+            if not plain[optional]:
+                del plain[optional]
         return hashlib.sha256(rfc8785.dumps({"answers": key_sha256, "study": plain})).hexdigest()

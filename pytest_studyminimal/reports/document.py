@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_studyminimal.protocol import money
 from pytest_studyminimal.reports.effects import LEVEL, effect, holm
+from pytest_studyminimal.reports.gates import declared, gates_of
 from pytest_studyminimal.reports.outcomes import (
     Outcome,
+    adjudication,
     agreement,
     correctness,
     declaration,
@@ -67,7 +69,9 @@ def document(run: RunView) -> dict[str, Any]:
     series = body["series"]
     arms = list(body["scenarios"])
     judged = outcomes(run)
-    return {
+    effects = [_effects(run, arms[0], other) for other in arms[1:]]
+    declared(effects, body.get("margins", {}))
+    found = {
         "format": FORMAT,
         "study": body["study"],
         "title": body.get("title"),
@@ -104,6 +108,7 @@ def document(run: RunView) -> dict[str, Any]:
             "account_committed_before_usd": money.text(run.row.balance.committed_usd),
             "account_reserved_usd": money.text(run.balance.reserved_usd),
             "cap_usd": money.text(run.cap_usd),
+            "adjudication_usd": None if run.judged_usd is None else money.text(run.judged_usd),
             "cumulative_cap_exceeded": any(
                 line.observation and line.observation.cumulative_cap_exceeded for line in run.lines
             ),
@@ -122,9 +127,21 @@ def document(run: RunView) -> dict[str, Any]:
             "agreement": agreement(run),
         },
         "pairs": _pairs(run, arms),
-        "effects": [_effects(run, arms[0], other) for other in arms[1:]],
+        "effects": effects,
+        "adjudication": adjudication(run),
+        "order": _first_arms(run, arms),
         "stopped": run.stop and {"attempt": run.stop.attempt, "why": run.stop.body["why"]},
     }
+    return found | {"gates": gates_of(found, body.get("gates"))}
+
+
+def _first_arms(run: RunView, arms: Sequence[str]) -> dict[str, int]:
+    """Return how often each arm went first of its task and repetition, as planned."""
+    first: dict[str, str] = {}
+    for line in run.lines:
+        first.setdefault(line.attempt.pair, line.attempt.scenario)
+    counted = list(first.values())
+    return {arm: counted.count(arm) for arm in arms}
 
 
 def _limitations(run: RunView) -> list[str]:
@@ -139,6 +156,9 @@ def _limitations(run: RunView) -> list[str]:
     missing = sum(line.status != "completed" for line in run.lines)
     if missing:
         found.append(f"{missing} of {len(run.lines)} attempts are missing or not valid")
+    if any(record.body.get("same_model") for record in run.verdicts):
+        found.append("the adjudicator is the model that answered, in a fresh context")
+    found.append("the effort of setting an arm up is in no figure here")
     if body["phase"] == "pilot":
         found.append("a pilot: its attempts count towards no full run")
     if run.row.body.get("study_folder", {}).get("dirty"):

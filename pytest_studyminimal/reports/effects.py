@@ -8,11 +8,11 @@ bootstrap over tasks with a seed of its own. With few tasks both are exploratory
 from __future__ import annotations
 
 import hashlib
-import itertools
-import random
 import statistics
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from pytest_studyminimal.protocol.errors import UsageRefusedError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -57,35 +57,51 @@ def effect(differences: Mapping[str, Sequence[float]], seed: str) -> Effect:
     )
 
 
-def _generator(seed: str, what: str) -> random.Random:
-    digest = hashlib.sha256(f"{what}:{seed}".encode()).digest()
-    return random.Random(int.from_bytes(digest, "big"))  # noqa: S311 - repeatable, not secret
+def _seed(seed: str, what: str) -> int:
+    return int.from_bytes(hashlib.sha256(f"{what}:{seed}".encode()).digest()[:8], "big")
 
 
 def _sign_flip(means: Sequence[float], seed: str) -> float:
     """Return how often signs at random give a mean at least as far from zero, both sides."""
-    observed = abs(sum(means))
-    # The same sum in another order may differ in its last digit.
-    enough = observed - 1e-9 * max(1.0, observed)
-    if len(means) <= MOST_EXACT_TASKS:
-        sums = [
-            abs(sum(sign * mean for sign, mean in zip(signs, means, strict=True)))
-            for signs in itertools.product((1, -1), repeat=len(means))
-        ]
-        return sum(one >= enough for one in sums) / len(sums)
-    chance = _generator(seed, "sign flip")
-    hits = sum(
-        abs(sum(mean if chance.random() < 0.5 else -mean for mean in means)) >= enough
-        for _ in range(DRAWS)
+    stats = _stats()
+    # One more than there are makes SciPy enumerate them all.
+    count = 2 ** len(means) + 1 if len(means) <= MOST_EXACT_TASKS else DRAWS
+    found = stats.permutation_test(
+        (list(means),),
+        _mean,
+        permutation_type="samples",
+        vectorized=True,
+        n_resamples=count,
+        rng=_seed(seed, "sign flip"),
     )
-    return (hits + 1) / (DRAWS + 1)
+    return float(found.pvalue)
 
 
 def _bootstrap(means: Sequence[float], seed: str) -> tuple[float, float]:
-    chance = _generator(seed, "bootstrap")
-    drawn = sorted(statistics.fmean(chance.choices(means, k=len(means))) for _ in range(DRAWS))
-    tail = int(DRAWS * (1 - LEVEL) / 2)
-    return drawn[tail], drawn[-tail - 1]
+    found = _stats().bootstrap(
+        (list(means),),
+        _mean,
+        vectorized=True,
+        method="percentile",
+        confidence_level=LEVEL,
+        n_resamples=DRAWS,
+        rng=_seed(seed, "bootstrap"),
+    )
+    return float(found.confidence_interval.low), float(found.confidence_interval.high)
+
+
+def _mean(values: Any, axis: int) -> Any:
+    return values.mean(axis=axis)
+
+
+def _stats() -> Any:
+    try:
+        from scipy import stats  # noqa: PLC0415 - the extra, and half a second
+    except ImportError:
+        raise UsageRefusedError(
+            'found no scipy, required for a report: pip install "pytest-studyminimal[report]"'
+        ) from None
+    return stats
 
 
 def holm(probabilities: Mapping[str, float]) -> dict[str, float]:

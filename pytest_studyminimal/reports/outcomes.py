@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
@@ -68,10 +69,9 @@ def _outcome(line: Line, records: Sequence[Record], key: str | None) -> Outcome:
         return Outcome("missing", "stale verdict" if records else "not adjudicated")
     last = {_name(record): record.body for record in fresh}
     names, bodies = tuple(last), list(last.values())
-    if any(body["outcome"] == "failed" for body in bodies):
-        return Outcome("missing", "failed adjudication", names)
-    if any(body["disputed"] for body in bodies):
-        return Outcome("missing", "disputed", names)
+    failed = any(body["outcome"] == "failed" for body in bodies)
+    if failed or any(body["disputed"] for body in bodies):
+        return Outcome("missing", "failed adjudication" if failed else "disputed", names)
     found = {body["outcome"] for body in bodies}
     agreed = len(found) == 1 if len(bodies) > 1 else None
     if len(found) > 1:
@@ -125,6 +125,43 @@ def declaration(run: RunView) -> str:
         return "correctness is agent-adjudicated; no human review was performed"
     review = "" if "human" in kinds else "; no human review was performed"
     return f"correctness is adjudicated by {' and '.join(kinds)}{review}"
+
+
+def adjudication(run: RunView) -> dict[str, Any]:
+    """Return who judged, what a program checked of the answers, and what could have unblinded."""
+    every = outcomes(run)
+    last = {record.attempt: record.body for record in run.verdicts}
+    citations: Counter[str] = Counter()
+    for body in last.values():
+        citations.update(body.get("citations", {}))
+    telling = [body for body in last.values() if body.get("possible_unblinding")]
+    why = Counter(one.why for one in every.values() if one.score is None)
+    return {
+        "adjudicators": [
+            {"kind": kind, "name": name, "verdicts": count}
+            for (kind, name), count in Counter(
+                (record.body["adjudicator"]["kind"], record.body["adjudicator"]["name"])
+                for record in run.verdicts
+            ).items()
+        ],
+        "judged": len(last),
+        "disputed": why["disputed"],
+        "stale": why["stale verdict"],
+        "failed": why["failed adjudication"],
+        "citations": dict(sorted(citations.items())),
+        "possible_unblinding": {
+            "answers": len(telling),
+            "words": sum(body["possible_unblinding"] for body in telling),
+            "by_arm": {
+                arm: sum(
+                    bool(last[line.attempt.id].get("possible_unblinding"))
+                    for line in run.lines
+                    if line.attempt.scenario == arm and line.attempt.id in last
+                )
+                for arm in run.row.body["scenarios"]
+            },
+        },
+    }
 
 
 def agreement(run: RunView) -> dict[str, int]:

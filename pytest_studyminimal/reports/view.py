@@ -44,6 +44,8 @@ class RunView:
     balance: Balance
     cap_usd: Decimal
     verdicts: tuple[Record, ...] = ()
+    judged_usd: Decimal | None = None
+    """What verdicts on this run were charged; None where no session was paid for one."""
 
     @property
     def selected(self) -> tuple[Line, ...]:
@@ -87,7 +89,24 @@ def view(ledger: Ledger, run: str) -> RunView:
         balance=ledger.balance(row.account),
         cap_usd=cap_of(ledger, row.account, run),
         verdicts=_verdicts(ledger, row),
+        judged_usd=_judged_usd(ledger, row),
     )
+
+
+def _judged_usd(ledger: Ledger, row: Record) -> Decimal | None:
+    if row.body["phase"] == "adjudicate":
+        return None
+    sessions = [
+        one.run
+        for one in ledger.records(kind="run")
+        if one.body.get("judges", {}).get("run") == row.run
+    ]
+    charged = [
+        money.parse_exact(seen.body["charged_usd"])
+        for session in sessions
+        for seen in ledger.records(run=session, kind="observation")
+    ]
+    return money.total(charged) if sessions else None
 
 
 def _verdicts(ledger: Ledger, row: Record) -> tuple[Record, ...]:
