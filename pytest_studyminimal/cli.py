@@ -40,9 +40,17 @@ def main() -> None:
 
 
 @main.command()
-def schema() -> None:
+@click.option("--report", is_flag=True, help="That of `report --format json` instead.")
+def schema(report: bool) -> None:
     """Print the JSON Schema of the study file, for editors."""
+    from importlib import resources
+
     from pytest_studyminimal.protocol.study import Study
+
+    if report:
+        file = resources.files("pytest_studyminimal.reports") / "report.schema.json"
+        click.echo(file.read_text(encoding="utf-8"), nl=False)
+        return
 
     document = {
         "$schema": "https://json-schema.org/draft/2020-12/schema",

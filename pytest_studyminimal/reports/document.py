@@ -342,6 +342,7 @@ def _effects(run: RunView, first: str, second: str) -> dict[str, Any]:
             "p": seen.p,
             "least_p": seen.least_p,
             "detectable": seen.detectable,
+            "standard_error": seen.standard_error,
         }
     corrected = holm({name: one["p"] for name, one in metrics.items() if one["p"] is not None})
     for name, p in corrected.items():

@@ -27,7 +27,7 @@ class Effect:
     """What a metric's difference is over tasks; None where it cannot be said.
 
     `by_task` are mean differences, `estimate` is their mean, `interval` its bootstrap bounds, `p` the
-    sign-flip probability, `least_p` the smallest that so many tasks could give, and `detectable` the
+    sign-flip probability, `standard_error` that over tasks, `least_p` the smallest that so many tasks could give, and `detectable` the
     size that a study of this many tasks and this spread would find four times out of five.
     """
 
@@ -38,6 +38,7 @@ class Effect:
     p: float | None
     least_p: float | None
     detectable: float | None
+    standard_error: float | None = None
 
 
 def effect(differences: Mapping[str, Sequence[float]], seed: str) -> Effect:
@@ -54,6 +55,7 @@ def effect(differences: Mapping[str, Sequence[float]], seed: str) -> Effect:
         least_p=2.0 / 2**count if count >= 2 else None,
         # 1.96 + 0.84: five percent two-sided, and a power of eighty percent, in standard errors.
         detectable=2.8 * statistics.stdev(means) / count**0.5 if count >= 2 else None,
+        standard_error=statistics.stdev(means) / count**0.5 if count >= 2 else None,
     )
 
 

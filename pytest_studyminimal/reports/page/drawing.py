@@ -71,7 +71,7 @@ def finished(drawn: Figure, name: str, label: str, *, mark: str | None) -> str:
     import matplotlib as mpl  # noqa: PLC0415 - the extra
 
     if mark:
-        drawn.text(0.5, 0.5, mark, color=colour("soft"), alpha=0.28, fontsize=17, rotation=14,
+        drawn.text(0.5, 0.5, mark, color=colour("soft"), alpha=0.22, fontsize=17, rotation=14,
                    ha="center", va="center", zorder=9)  # fmt: skip
     out = io.StringIO()
     nothing: dict[str, Any] = dict.fromkeys(("Date", "Creator", "Format", "Type"))
@@ -93,7 +93,7 @@ def plain_axis(axes: Axes, which: str, *, grid: bool = True) -> None:
     from matplotlib.ticker import FuncFormatter, MaxNLocator  # noqa: PLC0415 - the extra
 
     axis = axes.yaxis if which == "y" else axes.xaxis
-    axis.set_major_locator(MaxNLocator(4))
+    axis.set_major_locator(MaxNLocator(4, steps=[1, 2, 5, 10]))
     axis.set_major_formatter(FuncFormatter(short))
     if grid:
         axes.grid(axis=which, linewidth=0.7)  # type: ignore[arg-type]

@@ -41,6 +41,12 @@ def rounded(value: Any) -> str:
     return f"{Decimal(f'{Decimal(str(value)):.8g}').normalize():,f}".replace("-", "−")
 
 
+def brief(value: Any, metric: str) -> str:
+    """Return an estimate for a caption: four digits, six of money; the tables have more."""
+    digits = 6 if metric.endswith("_usd") else 4
+    return UNKNOWN if value is None else rounded(f"{value:.{digits}g}")
+
+
 def dollars(value: Any) -> str:
     """Return an amount of money with every digit; unknown is a dash, never $0."""
     if value in {None, "unlimited"}:

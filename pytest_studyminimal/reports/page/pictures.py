@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from pytest_studyminimal.reports.outcomes import SCORES
 from pytest_studyminimal.reports.page import plots
 from pytest_studyminimal.reports.page.drawing import finished, sample, style
-from pytest_studyminimal.reports.page.figures import counted, dollars, name_of, number, rounded
+from pytest_studyminimal.reports.page.figures import brief, counted, dollars, name_of, number
 from pytest_studyminimal.reports.page.svg import arm_role
 
 if TYPE_CHECKING:
@@ -128,7 +128,7 @@ class Pictures:
         )
         left_out = len(sides) - len(shown)
         sampled = f" {left_out:,} further lines are not drawn." if left_out else ""
-        return self._picture(title, drawn, f"{count}. {_effect(effect, arms)}{sampled}")
+        return self._picture(title, drawn, f"{count}. {_effect(effect, metric, arms)}{sampled}")
 
     def _outcomes(self) -> Picture:
         found = self.document["correctness"]["arms"]
@@ -141,6 +141,7 @@ class Pictures:
             "outcomes of all planned attempts, by arm",
             plots.shares(rows, parts),
             f"{told}. What is missing is drawn hollow and enters no mean.",
+            wide=True,
         )
 
     def _spreads(self) -> Iterator[Picture]:
@@ -199,7 +200,7 @@ class Pictures:
         )
         if len(total) > len(names):
             told += f" {len(total) - len(names):,} further tools are in the table only."
-        return self._picture(title, plots.counts(rows, self.arms), told)
+        return self._picture(title, plots.counts(rows, self.arms), told, wide=True)
 
     def _budget(self) -> Picture:
         money = self.document["money"]
@@ -210,19 +211,24 @@ class Pictures:
         lifted = money["cap_usd"] == "unlimited"
         left = 0.0 if lifted else max(0.0, float(money["cap_usd"]) - used)
         by_arm = [float(self.document["arms"][arm]["charged_usd"]) for arm in self.arms]
-        parts = [
-            ("other runs", "soft"),
-            *((f"this run: {arm}", arm_role(place)) for place, arm in enumerate(self.arms)),
-            *((("reserved", "other"),) if reserved else ()),
-            ("left", "none"),
+        pieces = [
+            ("other runs", "soft", others),
+            *(
+                (f"this run: {arm}", arm_role(place), spent)
+                for place, (arm, spent) in enumerate(zip(self.arms, by_arm, strict=True))
+            ),
+            ("reserved", "other", reserved),
+            ("left", "none", left),
         ]
-        row = [others, *by_arm, *((reserved,) if reserved else ()), left]
+        drawn = [piece for piece in pieces if piece[2]]
+        parts = [(name, role) for name, role, _ in drawn]
+        row = [amount for _, _, amount in drawn]
         over = " The cap was exceeded by what the provider charged." if (
             money["cumulative_cap_exceeded"]
         ) else ""  # fmt: skip
         return self._picture(
             "the account, up to its cap",
-            plots.shares({"": row}, parts, money=True),
+            plots.shares({"": row}, parts, money=True) if drawn else None,
             f"This run was charged {dollars(money['charged_usd'])}; account {money['account']}:"
             f" {dollars(money['account_spent_usd'])} spent and"
             f" {dollars(money['account_reserved_usd'])} reserved of {dollars(money['cap_usd'])}.{over}",
@@ -262,24 +268,24 @@ def _value(attempt: dict[str, Any], metric: str) -> float | None:
     return number(attempt.get(metric))
 
 
-def _effect(effect: dict[str, Any], arms: tuple[str, str]) -> str:
+def _effect(effect: dict[str, Any], metric: str, arms: tuple[str, str]) -> str:
     if effect["estimate"] is None:
         return "No difference can be told."
     bounds = effect["interval"]
     between = (
-        f"95 % interval {rounded(bounds[0])} … {rounded(bounds[1])}"
+        f"95 % interval {brief(bounds[0], metric)} … {brief(bounds[1], metric)}"
         if bounds
         else "no interval from a single task"
     )
     return (
         f"Mean difference, {arms[1]} − {arms[0]}, over {counted(len(effect['by_task']), 'task')}:"
-        f" {rounded(effect['estimate'])} ({between}; exploratory)."
+        f" {brief(effect['estimate'], metric)} ({between}; exploratory)."
     )
 
 
 def _score(found: dict[str, Any]) -> str:
     return (
-        f"mean score {rounded(found['mean'])} of {found['n']:,} judged"
+        f"mean score {brief(float(found['mean']), 'score')} of {found['n']:,} judged"
         if found["n"]
         else "none judged"
     )

@@ -117,7 +117,7 @@ def shares(
     rows: Mapping[str, Sequence[float]], parts: Sequence[tuple[str, str]], *, money: bool = False
 ) -> Figure:
     """Draw one bar per row, cut into parts of a name and a role; the last parts are hollow."""
-    drawn = figure(720 if money else 350, (44 if money else 64) + 26 * len(rows))
+    drawn = figure(720, 48 + 24 * len(rows))
     axes = drawn.subplots()
     for number, (name, role) in enumerate(parts):
         widths = [values[number] for values in rows.values()]
@@ -140,7 +140,7 @@ def shares(
     if money:
         axes.xaxis.set_major_formatter(lambda value, _: f"${short(value)}")
     drawn.legend(
-        loc="outside lower left", ncols=len(parts) if money else 3, frameon=False, fontsize=9,
+        loc="outside lower left", ncols=min(len(parts), 5), frameon=False, fontsize=9,
         handlelength=1, columnspacing=1.2, labelcolor=colour("ink"),
     )  # fmt: skip
     return drawn
@@ -148,7 +148,7 @@ def shares(
 
 def counts(rows: Mapping[str, Sequence[int]], arms: Sequence[str]) -> Figure:
     """Draw how often each name was counted, one bar per arm."""
-    drawn = figure(350, 62 + (9 + 10 * len(arms)) * len(rows))
+    drawn = figure(720, 56 + (8 + 9 * len(arms)) * len(rows))
     axes = drawn.subplots()
     height = 0.8 / len(arms)
     for arm, name in enumerate(arms):
@@ -156,12 +156,12 @@ def counts(rows: Mapping[str, Sequence[int]], arms: Sequence[str]) -> Figure:
         widths = [values[arm] for values in rows.values()]
         axes.barh(places, widths, height * 0.92, color=colour(arm_role(arm)), label=cut(name, 24))
     axes.set_yticks(
-        range(len(rows)), [cut(name, 26) for name in rows], color=colour("ink"), fontsize=9
+        range(len(rows)), [cut(name, 48) for name in rows], color=colour("ink"), fontsize=9
     )
     axes.set_ylim(len(rows) - 0.5, -0.5)
     plain_axis(axes, "x")
     drawn.legend(
-        loc="outside lower left", ncols=2, frameon=False, fontsize=9, handlelength=1,
+        loc="outside lower left", ncols=4, frameon=False, fontsize=9, handlelength=1,
         labelcolor=colour("ink"),
     )  # fmt: skip
     return drawn
@@ -187,8 +187,10 @@ def order(bars: Sequence[Bar], *, named: bool) -> Figure:
                 linewidth=0 if whole else 1.3,
             )
         if bar.status != "completed" and named:
-            at = 0 if bar.begun is None else (latest if bar.ended is None else bar.ended)
-            axes.text(at + latest * 0.008, place, f"× {bar.status}", va="center", fontsize=9)
+            late = (bar.begun or 0) > latest / 2
+            at = (bar.begun or 0) if late else (bar.ended or bar.begun or 0)
+            axes.text(at + latest * (-0.008 if late else 0.008), place, f"× {bar.status}",
+                      va="center", ha="right" if late else "left", fontsize=9)  # fmt: skip
     names = [cut(bar.name, 52) for bar in bars] if named else []
     axes.set_yticks(range(len(names)), names, color=colour("ink"), fontsize=8.5)
     axes.set_ylim(len(bars) - 0.3, -0.7)

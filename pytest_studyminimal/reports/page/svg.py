@@ -87,6 +87,6 @@ def _attributes(style: str) -> dict[str, str]:
             classes.append(f"{name[0]}-{ROLES[int(value[-2:], 16) - 1]}")
         elif name in {"fill", "stroke"} or name in _KEPT:
             found[name] = value
-        elif name == "font" and (size := _FONT.search(value)):
+        elif name in {"font", "font-size"} and (size := _FONT.search(value)):
             found["font-size"] = size[1]
     return found | ({"class": " ".join(classes)} if classes else {})

@@ -31,7 +31,17 @@ _COLUMNS: dict[str, str] = {
     "reported": "reported_cost_usd",
     "computed": "computed_cost_usd",
 }
-_IN_ROW = {*_COLUMNS.values(), "attempt", "status", "reason", "outcome", "prompt_tokens"}
+# An attempt is named by its task, scenario and repetition.
+_IN_ROW = {
+    "repetition",
+    *_COLUMNS.values(),
+    "attempt",
+    "status",
+    "reason",
+    "outcome",
+    "task",
+    "scenario",
+}
 
 
 @dataclass(frozen=True)
@@ -103,7 +113,10 @@ def _attempts_note(document: dict[str, Any], shown: int, closed: int) -> str:
 
 def _cells(one: dict[str, Any]) -> tuple[str, ...]:
     figures = (
-        dollars(one[key]) if key.endswith("_usd") else exact(one[key]) for key in _COLUMNS.values()
+        dollars(one[key])
+        if key.endswith("_usd")
+        else (rounded(one[key]) if key == "wall_s" else exact(one[key]))
+        for key in _COLUMNS.values()
     )
     return (one["attempt"], one["status"], one["outcome"], *figures)
 
