@@ -27,8 +27,9 @@ class Effect:
     """What a metric's difference is over tasks; None where it cannot be said.
 
     `by_task` are mean differences, `estimate` is their mean, `interval` its bootstrap bounds, `p` the
-    sign-flip probability, `standard_error` that over tasks, `least_p` the smallest that so many tasks could give, and `detectable` the
-    size that a study of this many tasks and this spread would find four times out of five.
+    sign-flip probability, `standard_error` that over tasks, `least_p` the smallest that so many tasks
+    could give, and `detectable` the size that a study of this many tasks and this spread would find four
+    times out of five.
     """
 
     pairs: int

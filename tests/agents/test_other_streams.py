@@ -239,7 +239,9 @@ _KEYS = ("usage", "item", "part", "error", "message", "id", "type")
 
 @pytest.mark.parametrize("transport", ["codex", "opencode"])
 @given(
-    events=st.lists(st.fixed_dictionaries({"type": _TYPES}, optional=dict.fromkeys(_KEYS[:5], _ANY)))
+    events=st.lists(
+        st.fixed_dictionaries({"type": _TYPES}, optional=dict.fromkeys(_KEYS[:5], _ANY))
+    )
 )
 def test_no_shape_of_an_event_raises_or_passes_for_more_than_it_is(transport, events):
     verdict = alone(transport, events)
