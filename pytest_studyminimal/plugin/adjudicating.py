@@ -171,7 +171,11 @@ def _open(
     budget = Budget(ledger, judged.account, session.run_id)
     body = row_of(session, folder, terms, series, attempts, selected, ready)
     body |= agent_row(folder, terms, ready, opened)
-    body |= {"scenarios": [], "judges": {"run": judged.run, "order_seed": seed_of(judged.run)}}
+    body |= {
+        "scenarios": [],
+        "arms": {},
+        "judges": {"run": judged.run, "order_seed": seed_of(judged.run)},
+    }
     run = Run(
         id=session.run_id, terms=terms, ledger=ledger, budget=budget, transport=opened.transport
     )

@@ -199,6 +199,10 @@ def row_of(
         "not_selected": [attempt.id for attempt in attempts if attempt.id not in selected],
         "full_attempts": len(plan(folder.study, "full")),
         "scenarios": list(folder.study.scenarios),
+        "arms": {
+            name: {"tools": list(scenario.tools), "servers": list(scenario.servers)}
+            for name, scenario in folder.study.scenarios.items()
+        },
         "attempt_usd": money.text(terms.attempt_usd),
         "prices": folder.study.prices.model_dump(mode="json"),
         "upper": terms.upper.model_dump(mode="json"),

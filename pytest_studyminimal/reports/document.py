@@ -22,19 +22,20 @@ from pytest_studyminimal.reports.outcomes import (
     outcomes,
 )
 from pytest_studyminimal.reports.proofs import proven
+from pytest_studyminimal.reports.setups import servers, setups
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from pytest_studyminimal.protocol.records import Observation
     from pytest_studyminimal.reports.view import Line, RunView
 
 FORMAT = 1
-DECLARATIONS = (
-    "intervals and probabilities are exploratory: tasks are few and were chosen by hand",
-    "preparing an index or an engine is in no figure here; its cost is reported apart",
-    "publication needs the maintainer's approval",
-)
+DECLARATIONS = {
+    "intervals": "intervals and probabilities are exploratory: tasks are few and were chosen by hand",
+    "preparation": "preparing an index or an engine is in no figure here; its cost is reported apart",
+    "publication": "publication needs the maintainer's approval",
+}
 REHEARSAL = "rehearsal: the model was local and scripted, so nothing here is evidence"
 
 Number = Decimal | int | float | None
@@ -69,7 +70,8 @@ def document(run: RunView) -> dict[str, Any]:
     series = body["series"]
     arms = list(body["scenarios"])
     judged = outcomes(run)
-    effects = [_effects(run, arms[0], other) for other in arms[1:]]
+    sides = _sides(run)
+    effects = [_effects(run.row.run, sides, judged, arms[0], other) for other in arms[1:]]
     declared(effects, body.get("margins", {}))
     found = {
         "format": FORMAT,
@@ -79,11 +81,12 @@ def document(run: RunView) -> dict[str, Any]:
         "run": run.row.run,
         "at": run.row.at,
         "rehearsal": body["rehearsal"],
-        "declarations": [
-            declaration(run),
-            *DECLARATIONS,
-            *([REHEARSAL] if body["rehearsal"] else []),
-        ],
+        # Each by its name and none by default: a report without one of them is no report.
+        "declarations": {
+            "adjudication": declaration(run),
+            **DECLARATIONS,
+            "evidence": REHEARSAL if body["rehearsal"] else None,
+        },
         "limitations": _limitations(run),
         "series": series,
         "provenance": {
@@ -98,6 +101,7 @@ def document(run: RunView) -> dict[str, Any]:
                 for name, corpus in body.get("corpora", {}).items()
             },
             "study_folder": body.get("study_folder", {}),
+            "servers": servers(run),
             "proven": proven(run),
         },
         "money": {
@@ -117,18 +121,21 @@ def document(run: RunView) -> dict[str, Any]:
         "arms": {
             arm: _arm([line for line in run.lines if line.attempt.scenario == arm]) for arm in arms
         },
+        "setups": setups(run),
         "tasks": _tasks(run, arms),
         "correctness": {
-            "all": correctness(run, run.lines),
+            "all": correctness(judged, run.lines),
             "arms": {
-                arm: correctness(run, [line for line in run.lines if line.attempt.scenario == arm])
+                arm: correctness(
+                    judged, [line for line in run.lines if line.attempt.scenario == arm]
+                )
                 for arm in arms
             },
-            "agreement": agreement(run),
+            "agreement": agreement(judged),
         },
-        "pairs": _pairs(run, arms),
+        "pairs": _pairs(sides, judged, arms),
         "effects": effects,
-        "adjudication": adjudication(run),
+        "adjudication": adjudication(run, judged),
         "order": _first_arms(run, arms),
         "stopped": run.stop and {"attempt": run.stop.attempt, "why": run.stop.body["why"]},
     }
@@ -247,19 +254,13 @@ def _distribution(lines: Sequence[Line], metric: Callable[[Observation], Number]
 
 
 def _tasks(run: RunView, arms: Sequence[str]) -> dict[str, Any]:
-    names = dict.fromkeys(line.attempt.task for line in run.lines)
+    by_task: dict[str, dict[str, list[Line]]] = {}
+    for line in run.lines:
+        of_task = by_task.setdefault(line.attempt.task, {arm: [] for arm in arms})
+        of_task[line.attempt.scenario].append(line)
     return {
-        task: {
-            arm: _arm(
-                [
-                    line
-                    for line in run.lines
-                    if line.attempt.task == task and line.attempt.scenario == arm
-                ]
-            )
-            for arm in arms
-        }
-        for task in names
+        task: {arm: _arm(lines) for arm, lines in of_task.items()}
+        for task, of_task in by_task.items()
     }
 
 
@@ -270,9 +271,11 @@ def _sides(run: RunView) -> dict[str, dict[str, Line]]:
     return by_pair
 
 
-def _pairs(run: RunView, arms: Sequence[str]) -> list[dict[str, Any]]:
+def _pairs(
+    sides_by_pair: Mapping[str, dict[str, Line]], judged: Mapping[str, Outcome], arms: Sequence[str]
+) -> list[dict[str, Any]]:
     found = []
-    for pair, sides in _sides(run).items():
+    for pair, sides in sides_by_pair.items():
         for other in arms[1:]:
             first, second = sides.get(arms[0]), sides.get(other)
             missing = [
@@ -280,62 +283,60 @@ def _pairs(run: RunView, arms: Sequence[str]) -> list[dict[str, Any]]:
                 for arm, line in ((arms[0], first), (other, second))
                 if line is None or line.status != "completed"
             ]
+            differences = {}
+            if not missing and first and second:
+                differences = {
+                    name: money.text(value)
+                    for name in ("score", *COMPARED)
+                    if (value := _difference(first, second, name, judged)) is not None
+                }
             found.append(
                 {
                     "pair": pair,
                     "arms": [arms[0], other],
                     "missing": missing,
-                    "differences": {} if missing else _differences(first, second),
+                    "differences": differences,
                 }
             )
     return found
 
 
-def _differences(first: Line | None, second: Line | None) -> dict[str, Any]:
-    told = {}
-    for name in COMPARED:
-        value = _difference(first, second, name)
-        if value is not None:
-            told[name] = money.text(value)
-    return told
-
-
-def _difference(first: Line | None, second: Line | None, name: str) -> Decimal | None:
-    if first is None or second is None or not (first.observation and second.observation):
+def _difference(
+    first: Line, second: Line, name: str, judged: Mapping[str, Outcome]
+) -> Decimal | None:
+    if name == "score":
+        here, there = (judged[line.attempt.id].score for line in (first, second))
+    elif first.observation and second.observation:
+        seen = (METRICS[name](first.observation), METRICS[name](second.observation))
+        here, there = (None if value is None else Decimal(str(value)) for value in seen)
+    else:
         return None
-    here, there = METRICS[name](first.observation), METRICS[name](second.observation)
-    if here is None or there is None:
-        return None
-    return money.subtract(Decimal(str(there)), Decimal(str(here)))
+    return None if here is None or there is None else money.subtract(there, here)
 
 
-def _scored(first: Outcome, second: Outcome) -> Decimal | None:
-    if first.score is None or second.score is None:
-        return None
-    return money.subtract(second.score, first.score)
-
-
-def _effects(run: RunView, first: str, second: str) -> dict[str, Any]:
+def _effects(
+    run: str,
+    sides_by_pair: Mapping[str, dict[str, Line]],
+    judged: Mapping[str, Outcome],
+    first: str,
+    second: str,
+) -> dict[str, Any]:
     metrics: dict[str, Any] = {}
-    judged = outcomes(run)
+    planned = sum(first in sides for sides in sides_by_pair.values())
     for name in ("score", *COMPARED):
         by_task: dict[str, list[float]] = {}
-        for sides in _sides(run).values():
+        for sides in sides_by_pair.values():
             here, there = sides.get(first), sides.get(second)
             if here is None or there is None:
                 continue
             values = by_task.setdefault(here.attempt.task, [])
             if here.status == there.status == "completed":
-                value = (
-                    _scored(judged[here.attempt.id], judged[there.attempt.id])
-                    if name == "score"
-                    else _difference(here, there, name)
-                )
+                value = _difference(here, there, name, judged)
                 values += [] if value is None else [float(value)]
-        seen = effect(by_task, f"{run.row.run}:{name}")
+        seen = effect(by_task, f"{run}:{name}")
         metrics[name] = {
             "pairs": seen.pairs,
-            "missing": sum(first in sides for sides in _sides(run).values()) - seen.pairs,
+            "missing": planned - seen.pairs,
             "by_task": seen.by_task,
             "estimate": seen.estimate,
             "interval": list(seen.interval) if seen.interval else None,

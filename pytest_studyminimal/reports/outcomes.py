@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from pytest_studyminimal.protocol import money
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from pytest_studyminimal.evidence.records import Record
     from pytest_studyminimal.reports.view import Line, RunView
@@ -84,9 +84,8 @@ def _name(record: Record) -> str:
     return f"{who['kind']}:{who['name']}"
 
 
-def correctness(run: RunView, lines: Sequence[Line]) -> dict[str, Any]:
+def correctness(every: Mapping[str, Outcome], lines: Sequence[Line]) -> dict[str, Any]:
     """Return the distribution of outcomes over some attempts, and what the missing ones could make of it."""
-    every = outcomes(run)
     mine = [every[line.attempt.id] for line in lines]
     scores = [one.score for one in mine if one.score is not None]
     missing = [one for one in mine if one.score is None]
@@ -127,9 +126,8 @@ def declaration(run: RunView) -> str:
     return f"correctness is adjudicated by {' and '.join(kinds)}{review}"
 
 
-def adjudication(run: RunView) -> dict[str, Any]:
+def adjudication(run: RunView, every: Mapping[str, Outcome]) -> dict[str, Any]:
     """Return who judged, what a program checked of the answers, and what could have unblinded."""
-    every = outcomes(run)
     last = {record.attempt: record.body for record in run.verdicts}
     citations: Counter[str] = Counter()
     for body in last.values():
@@ -164,7 +162,7 @@ def adjudication(run: RunView) -> dict[str, Any]:
     }
 
 
-def agreement(run: RunView) -> dict[str, int]:
+def agreement(every: Mapping[str, Outcome]) -> dict[str, int]:
     """Return how many attempts several adjudicators judged, and on how many they agreed."""
-    known = [one.agreed for one in outcomes(run).values() if one.agreed is not None]
+    known = [one.agreed for one in every.values() if one.agreed is not None]
     return {"judged_by_several": len(known), "agreed": sum(known)}

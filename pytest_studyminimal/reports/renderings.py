@@ -19,7 +19,9 @@ _COLUMNS = (
     *("turns", "tool_calls", "wall_s", "charged_usd", "reported_cost_usd", "computed_cost_usd"),
     *("cost_basis", "answer_complete", "outcome", "outcome_missing_because"),
 )
-_MOST_ROWS = 200
+# GitHub refuses a comment of more than 65,536 characters.
+_MOST_COMMENT_CHARS = 60_000
+_HEAD_LINES = 2
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
@@ -53,7 +55,23 @@ def _cell(value: object) -> str:
 
 def as_markdown(document: dict[str, Any]) -> str:
     """Return a report that fits a comment on a pull request."""
-    return "\n".join(_markdown(document)) + "\n"
+    attempts, rest = list(_attempts(document)), [*_markdown(document)]
+    room = _MOST_COMMENT_CHARS - sum(len(line) + 1 for line in rest)
+    shown = _fitting(attempts, room)
+    left = len(attempts) - max(len(shown), _HEAD_LINES)
+    note = [f"and {left:,} more attempts, which JSON and CSV hold", ""] if left else []
+    lines = [*rest[:-1], *shown, "", *note, rest[-1]]
+    text = "\n".join(_fitting(lines, _MOST_COMMENT_CHARS + 1_000)) + "\n"
+    return text if room > 0 else f"{text}\ncut here: JSON, CSV and HTML hold the rest\n"
+
+
+def _fitting(lines: Sequence[str], room: int) -> Sequence[str]:
+    """Return the first lines that fit into so many characters."""
+    for number, line in enumerate(lines):
+        room -= len(line) + 1
+        if room < 0:
+            return lines[:number]
+    return lines
 
 
 def _markdown(document: dict[str, Any]) -> Iterator[str]:
@@ -66,20 +84,46 @@ def _markdown(document: dict[str, Any]) -> Iterator[str]:
         f" `{document['series']['id'][:12]}`"
     )
     yield ""
-    yield from (
-        f"- {_word(line)}" for line in (*document["declarations"], *document["limitations"])
-    )
+    declared = [line for line in document["declarations"].values() if line is not None]
+    yield from (f"- {_word(line)}" for line in (*declared, *document["limitations"]))
     yield ""
+    yield from _setups(document)
     yield from _arms(document)
     yield from _correctness(document)
     for compared in document["effects"]:
         yield from _effects(compared)
-    yield from _attempts(document)
-    yield ""
     spent = document["money"]
     yield (
         f"Charged {dollars(spent['charged_usd'])} in this run; account `{spent['account']}`:"
         f" {dollars(spent['account_spent_usd'])} spent of {dollars(spent['cap_usd'])}."
+    )
+
+
+def _setups(document: dict[str, Any]) -> Iterator[str]:
+    yield from _table(
+        ("arm", "servers", "tools offered", "calls (errors)", "denied", "first in"),
+        [
+            (
+                arm,
+                "–"
+                if found["planned_servers"] is None
+                else ", ".join(found["planned_servers"]) or "none",
+                ", ".join(found["offered_tools"]) or "–",
+                _calls(found) or "none",
+                found["denials"],
+                f"{document['order'][arm]} of {sum(document['order'].values())}",
+            )
+            for arm, found in document["setups"].items()
+        ],
+    )
+    yield ""
+
+
+def _calls(found: dict[str, Any]) -> str:
+    errors = found["tool_errors_by_name"]
+    return ", ".join(
+        f"{name} {count:,}" + (f" ({errors[name]:,})" if name in errors else "")
+        for name, count in found["tool_calls_by_name"].items()
     )
 
 
@@ -169,7 +213,6 @@ def _figure(value: float | None) -> str:
 
 
 def _attempts(document: dict[str, Any]) -> Iterator[str]:
-    shown = document["attempts"][:_MOST_ROWS]
     yield from _table(
         (
             "attempt",
@@ -192,13 +235,9 @@ def _attempts(document: dict[str, Any]) -> Iterator[str]:
                 "–" if one["charged_usd"] is None else dollars(one["charged_usd"]),
                 one["reason"] or "",
             )
-            for one in shown
+            for one in document["attempts"]
         ],
     )
-    left = len(document["attempts"]) - len(shown)
-    if left:
-        yield ""
-        yield f"and {left:,} more attempts, which JSON and CSV hold"
 
 
 def _table(names: Sequence[str], rows: Sequence[Sequence[object]]) -> Iterator[str]:

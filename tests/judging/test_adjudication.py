@@ -126,7 +126,7 @@ def test_verdicts_become_outcomes_of_a_report_and_the_ledger_stays_whole(study, 
     assert (everything["correct"], everything["incorrect"], everything["n"]) == (1, 1, 2)
     assert everything["missing_because"] == {"disputed": 1, "not adjudicated": 1}
     assert everything["range"] == ["0.25", "0.75"]
-    assert seen["declarations"][0] == (
+    assert seen["declarations"]["adjudication"] == (
         "correctness is agent-adjudicated; no human review was performed"
     )
     with Ledger.read(study.ledger) as ledger:
@@ -148,7 +148,7 @@ def test_adjudicators_that_differ_leave_the_outcome_missing(study, tmp_path):
 
     assert seen["correctness"]["all"]["missing_because"]["adjudicators differ"] == 1
     assert seen["correctness"]["agreement"] == {"judged_by_several": 1, "agreed": 0}
-    assert seen["declarations"][0] == "correctness is adjudicated by agent and human"
+    assert seen["declarations"]["adjudication"] == "correctness is adjudicated by agent and human"
 
 
 @pytest.mark.parametrize(

@@ -45,6 +45,8 @@ def as_html(document: dict[str, Any], answers: Mapping[str, str] | None = None) 
             tables.attempts(document, answers),
             tables.effects(document),
             *tables.distributions(document),
+            tables.setups(document),
+            tables.servers(document),
             tables.tools(document),
         ],
     )

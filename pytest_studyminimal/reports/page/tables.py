@@ -244,6 +244,62 @@ def tools(document: dict[str, Any]) -> Table:
     return _fitting("tools", "Tools by name", columns, 2, rows, note)
 
 
+def setups(document: dict[str, Any]) -> Table:
+    """Return one row per arm: what it was to have, what it was offered, how often it went first."""
+    order = document["order"]
+    rows = [
+        (
+            arm,
+            _listed(found["planned_servers"]),
+            _listed(found["planned_tools"]),
+            ", ".join(found["offered_tools"]) or UNKNOWN,
+            exact(found["denials"]),
+            exact(found["api_retries"]),
+            exact(order[arm]),
+        )
+        for arm, found in document["setups"].items()
+    ]
+    uneven = [arm for arm, found in document["setups"].items() if found["offered_sets"] > 1]
+    note = f"First is how often an arm was planned first of {sum(order.values()):,} pairs."
+    if uneven:
+        note += f" Not every attempt was offered the same tools: {', '.join(uneven)}."
+    columns = ("arm", "servers", "planned tools", "offered tools", "denials", "API retries",
+               "first")  # fmt: skip
+    return _fitting("setups", "What each arm was offered", columns, 4, rows, note)
+
+
+def _listed(names: Sequence[str] | None) -> str:
+    return UNKNOWN if names is None else ", ".join(names) or "none"
+
+
+def servers(document: dict[str, Any]) -> Table:
+    """Return one row per server and corpus: who it said it is, and what it could reach."""
+    rows = []
+    for server, by_corpus in document["provenance"]["servers"].items():
+        for corpus, facts in by_corpus.items():
+            reaches = [one for found in facts["reachable"].values() for one in found]
+            rows.append(
+                (
+                    server,
+                    corpus,
+                    " ".join(one for one in (facts["name"], facts["version"]) if one) or UNKNOWN,
+                    facts["protocol_version"] or UNKNOWN,
+                    ", ".join(facts["tools"]),
+                    exact(len(reaches)) if reaches else UNKNOWN,
+                    *(
+                        exact(reaches.count(word)) if reaches else UNKNOWN
+                        for word in ("yes", "no", "unknown")
+                    ),
+                )
+            )
+    columns = ("server", "corpus", "says it is", "protocol", "tools", "sources", "reachable",
+               "not reachable", "unknown")  # fmt: skip
+    note = (
+        "As found before the first attempt. Sources are those of the answer key, counted by task."
+    )
+    return _fitting("servers", "Servers", columns, 5, rows, note)
+
+
 def _fitting(
     name: str,
     title: str,
