@@ -197,7 +197,7 @@ class Run:
         except KeyboardInterrupt as interrupt:
             return nothing, interrupt
         except BaseException as error:  # noqa: BLE001 - an attempt is recorded whatever went wrong
-            self.log_privately(attempt, traceback.format_exc())
+            self.log_privately(attempt.id, traceback.format_exc())
             inside = isinstance(error, Exception)
             what = "internal error" if inside else "ended from outside"
             problem = f"{what}: {type(error).__name__} (see the private log)"
@@ -252,7 +252,7 @@ class Run:
         try:
             return export.changes(), export.index_sha256()
         except Exception:  # noqa: BLE001 - what cannot be checked is not known to be unchanged
-            self.log_privately(attempt, traceback.format_exc())
+            self.log_privately(attempt.id, traceback.format_exc())
             return ("it could not be checked",), None
 
     def _observation(
@@ -331,11 +331,11 @@ class Run:
                     "close", account=self.budget.account, run=self.id, body={"reason": reason}
                 )
 
-    def log_privately(self, attempt: Attempt, text: str) -> None:
-        """Append to the run's private log what may hold keys and answers."""
+    def log_privately(self, what: str, text: str) -> None:
+        """Append to the run's private log, under an attempt's id or other words, what may be private."""
         with contextlib.suppress(OSError):
             log = self.ledger.directory / f"run-{self.id}.log"
-            append_privately(log, f"{attempt.id}\n{text}\n")
+            append_privately(log, f"{what}\n{text}\n")
 
 
 def facts_of(

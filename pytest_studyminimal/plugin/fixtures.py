@@ -208,7 +208,7 @@ def preparing(session: StudySession, item: pytest.Item) -> Iterator[None]:
     except StudyError as error:
         unprepared(session, item, "invalid-setup", str(error))
     except (Exception, pytest.fail.Exception) as error:  # noqa: BLE001 - its locals are private
-        running(session).log_privately(attempt_of(item), traceback.format_exc())
+        running(session).log_privately(item.name, traceback.format_exc())
         unprepared(session, item, "invalid-setup", _private(error))
 
 
@@ -271,7 +271,7 @@ def public_excinfo(
         return excinfo
     if session.run is not None and not isinstance(error, StudyError):
         text = "".join(traceback.format_exception(error))
-        session.run.log_privately(attempt_of(item), text)
+        session.run.log_privately(item.name, text)
     try:
         _fail(str(error) if isinstance(error, StudyError) else _private(error))
     except pytest.fail.Exception:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -54,8 +55,15 @@ def write_reports(session: StudySession) -> None:
         found = document(view(run.ledger, judged))
         write_all(found, folder)
         problem = append_summary(found, os.environ)
-    except (StudyError, OSError) as error:
-        problem = f"--study-report: found {error}, required a report to be written"
+    except StudyError as error:
+        problem = str(error)
+    except OSError as error:
+        problem = f"--study-report: found {error.strerror or error} at {folder}, required a folder"
+    except Exception as error:  # noqa: BLE001 - the run is over and recorded; a report is made again
+        run.log_privately("report", traceback.format_exc())
+        problem = (
+            f"--study-report: found {type(error).__name__} (see the private log), required none"
+        )
     _say(session.config, problem or f"report in {folder}")
 
 

@@ -97,3 +97,45 @@ def test_holm_is_the_published_example():
 
     assert found == pytest.approx({"a": 0.03, "b": 0.06, "c": 0.06, "d": 0.02})
     assert list(found) == ["a", "b", "c", "d"]
+
+
+# Published examples
+
+
+def test_fishers_own_example_of_the_sign_flip():
+    """Darwin's maize: Fisher, The Design of Experiments, §21: 863 of 32,768 sums are 314 or more."""
+    eighths = [49, -67, 8, 16, 6, 23, 28, 41, 14, 29, 56, 24, 75, 60, -48]
+
+    found = effect(by_task([float(one) for one in eighths]), "any")
+
+    assert sum(eighths) == 314
+    assert found.p == pytest.approx(2 * 863 / 32_768, abs=1e-12)
+    # Student's own figures for the same pairs: mean 20.93, t = 2.148 with 14 degrees of freedom.
+    assert found.estimate == pytest.approx(20.9333, abs=1e-4)
+    assert found.estimate / found.standard_error == pytest.approx(2.148, abs=1e-3)
+
+
+def test_holms_step_down_on_a_published_example():
+    """The four hypotheses of the usual textbook table; statsmodels' `multipletests` gives the same."""
+    found = holm({"h1": 0.01, "h2": 0.04, "h3": 0.03, "h4": 0.005})
+
+    assert found == pytest.approx({"h1": 0.03, "h2": 0.06, "h3": 0.06, "h4": 0.02})
+
+
+@pytest.mark.parametrize("means", [[1.0, 2.0, 4.0], [3.0, -1.0, 0.5, 7.0], [0.0, 0.0, 5.0, 5.0]])
+def test_the_interval_is_the_one_of_all_resamples(means):
+    every = sorted(statistics.fmean(drawn) for drawn in itertools.product(means, repeat=len(means)))
+    bounds = (every[int(0.025 * len(every))], every[int(0.975 * len(every))])
+
+    assert effect(by_task(means), "seed").interval == pytest.approx(bounds, abs=0.3)
+
+
+def test_the_effect_is_scipys_own_of_one_sample_of_task_means():
+    from scipy import stats
+
+    means = [4.0, -1.5, 2.25, 8.0, 0.5, 3.0, 3.5]
+    found = effect({f"t{n}": [mean - 1, mean, mean + 1] for n, mean in enumerate(means)}, "seed")
+
+    assert found.standard_error == pytest.approx(stats.sem(means))
+    assert found.by_task == {f"t{n}": mean for n, mean in enumerate(means)}
+    assert found.p == pytest.approx(brute(means))

@@ -160,7 +160,9 @@ def test_small_costs_zero_and_unknown_are_told_apart_and_totals_are_exact(ledger
     told = ["$0.00088", "$0.00119458", "$0.0000004", "$0", "–", "$12.5"]
     assert [computed[name] for name in NAMES[:6]] == told
     assert "This run was charged $12.50207498;" in Parsed(page).text
-    arms = {cells[0]: cells for name, row in reversed(rows) if (cells := [name, *row.split("<td>")[1:]])}
+    arms = {
+        cells[0]: cells for name, row in reversed(rows) if (cells := [name, *row.split("<td>")[1:]])
+    }
     assert "$0.0008804" in arms["plain"]
     assert "$12.50119458" in arms["docs"]
 
