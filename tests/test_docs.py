@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import subprocess
@@ -18,7 +19,7 @@ from pytest_studyminimal.cli import main
 from pytest_studyminimal.judging.key import AnswerKey
 from pytest_studyminimal.protocol import manifest
 from pytest_studyminimal.protocol.records import Status
-from pytest_studyminimal.protocol.study import Limits
+from pytest_studyminimal.protocol.study import Limits, Metric
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
@@ -43,7 +44,7 @@ def test_the_whole_study_of_the_docs_loads_and_states_the_defaults(tmp_path):
     (tmp_path / "answers.toml").write_text(key)
     study = manifest.load(tmp_path).study
     assert study.limits == Limits()
-    AnswerKey.model_validate_json(__import__("json").dumps(tomllib.loads(key)))
+    AnswerKey.model_validate_json(json.dumps(tomllib.loads(key)))
 
 
 def test_every_budget_value_of_the_docs_does_what_the_table_says(tmp_path):
@@ -86,17 +87,17 @@ def test_the_study_in_one_screen_is_part_of_the_quickstart():
 
 
 def test_the_commands_of_the_docs_run(tmp_path, monkeypatch):
-    """Every `$ …` line of docs/running.md and of README.md, in a folder with the quickstart alone."""
+    """Every `$ …` line of these pages, in a folder with the quickstart alone."""
     shutil.copytree(studies.QUICKSTART, tmp_path / "studies" / "quickstart")
     lines = [
         line.removeprefix("$ ").removeprefix(".venv/bin/")
-        for page in ("docs/running.md", "README.md")
+        for page in ("docs/running.md", "README.md", "docs/report.md")
         for block in blocks(page, "console")
         for line in block.splitlines()
         if line.startswith("$ ")
     ]
     commands = [line.partition("#")[0].split() for line in lines]
-    assert len(commands) == 8
+    assert len(commands) == 16
     programs = {
         "pytest": [sys.executable, "-m", "pytest", "-p", "no:cacheprovider"],
         "studyminimal": [sys.executable, "-c", "from pytest_studyminimal.cli import main; main()"],
@@ -104,14 +105,34 @@ def test_the_commands_of_the_docs_run(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.delenv("STUDY_BUDGET_USD", raising=False)
     for program, *arguments in commands:
+        words, _, into = " ".join(arguments).partition(" > ")
         done = subprocess.run(
-            [*programs[program], *arguments],
+            [*programs[program], *words.split()],
             cwd=tmp_path,
             capture_output=True,
             text=True,
             check=False,
         )
         assert done.returncode == 0, done.stdout + done.stderr
+        if into:
+            (tmp_path / into).write_text(done.stdout)
+    lines = (tmp_path / "ledger.jsonl").read_text().splitlines()
+    assert {"run", "observation", "verdict"} <= {json.loads(line)["kind"] for line in lines}
+    assert {"report.html", "report.json", "report.csv", "out"} <= {
+        file.name for file in tmp_path.iterdir()
+    }
+
+
+def test_the_margins_and_gates_of_the_docs_are_accepted(tmp_path):
+    whole, key = blocks("docs/study-file.md", "toml")
+    (tmp_path / "answers.toml").write_text(key)
+    (declared,) = blocks("docs/report.md", "toml")
+    (tmp_path / "study.toml").write_text(f"{whole}\n{declared}")
+    study = manifest.load(tmp_path).study
+    assert set(study.margins) == {"score", "prompt_tokens"}
+    assert study.gates.max_missing == 0
+    listed = (ROOT / "docs/report.md").read_text().partition("Metrics are ")[2].partition(".")[0]
+    assert set(re.findall(r"`(\w+)`", listed)) == set(get_args(Metric))
 
 
 def test_the_authors_assertion_of_the_docs_works(pytester, monkeypatch):

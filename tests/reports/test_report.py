@@ -13,7 +13,7 @@ from reported import Reported, opened
 from pytest_studyminimal.cli import main
 from pytest_studyminimal.protocol.records import Usage
 from pytest_studyminimal.reports.document import document
-from pytest_studyminimal.reports.renderings import as_csv, as_json, as_markdown
+from pytest_studyminimal.reports.renderings import as_csv, as_html, as_json, as_markdown
 
 HOSTILE = '=HYPERLINK("x")|<script>alert(1)</script>\x1b[31m\u202e[a](http://x)@everyone`'
 NAMES = [
@@ -145,3 +145,97 @@ def test_a_full_run_is_reported_before_a_later_pilot(ledger, capsys):
     main(["report", str(ledger.path), "--format", "json"], standalone_mode=False)
 
     assert json.loads(capsys.readouterr().out)["run"] == "full-1"
+
+
+def many(ledger, count, **row):
+    names = [
+        f"t{task:04}:{arm}:{repetition}"
+        for task in range(count // 10)
+        for repetition in range(1, 6)
+        for arm in ("plain", "docs")
+    ]
+    return Reported(ledger, names, phase="full", cap="1000", **row), names
+
+
+@pytest.mark.parametrize("reason", [None, "| <b>`_*[" * 40])
+def test_markdown_fits_a_comment_whatever_is_in_it_and_says_what_it_left_out(ledger, reason):
+    run, names = many(ledger, 1000)
+    for name in names[:-1]:
+        run.record(name, status="completed" if reason is None else "failed", reason=reason)
+
+    text = as_markdown(document(run.view))
+
+    assert len(text) < 65_536
+    shown = text.count("\n| t0")
+    assert shown
+    assert f"and {1000 - shown:,} more attempts, which JSON and CSV hold" in text
+    assert text.rstrip().splitlines()[-1].startswith("Charged $0 in this run")
+
+
+def test_markdown_of_many_arms_is_cut_and_says_so(ledger):
+    arms = [f"arm-{number:03}-{'x' * 50}" for number in range(90)]
+    run = Reported(ledger, [f"t:{arm}:1" for arm in arms], phase="full", scenarios=arms)
+
+    text = as_markdown(document(run.view))
+
+    assert len(text) < 65_536
+    assert "cut here: JSON, CSV and HTML hold the rest" in text
+
+
+@pytest.mark.slow
+def test_a_thousand_attempts_make_a_page_under_a_megabyte(ledger):
+    run, names = many(ledger, 1000)
+    for name in names:
+        run.record(name, "0.0123456", tool_calls_by_name={"repo_read": 3, "doc_search": 2})
+
+    page = as_html(document(run.view))
+
+    assert len(page.encode()) < 1_000_000
+    assert all(f"<td>{name}<" in page for name in names)
+
+
+def test_what_an_arm_was_to_have_was_offered_and_used(ledger):
+    arms = {
+        "plain": {"tools": ["read"], "servers": []},
+        "docs": {"tools": ["read"], "servers": ["d"]},
+    }
+    facts = {
+        "name": "<b>", "version": "1", "version_line": None, "protocol_version": "2025-11-25",
+        "tools_json": '[{"name": "doc.search"}]', "reachable": {"t1": ["yes", "no"]},
+    }  # fmt: skip
+    run = Reported(ledger, NAMES[:4], arms=arms, servers={"c": {"d": facts}})
+    for number, name in enumerate(NAMES[:4]):
+        run.record(
+            name,
+            offered_tools=("repo_read", "doc_search")[: 1 + number % 2],
+            tool_calls_by_name={"repo_read": 2},
+            tool_errors_by_name={"repo_read": 1},
+        )
+
+    found = document(run.view)
+
+    plain, docs = found["setups"]["plain"], found["setups"]["docs"]
+    assert (plain["planned_servers"], docs["planned_servers"]) == ([], ["d"])
+    assert (plain["offered_tools"], docs["offered_tools"]) == (
+        ["repo_read"],
+        ["doc_search", "repo_read"],
+    )
+    assert plain["tool_calls_by_name"] == {"repo_read": 4}
+    assert plain["tool_errors_by_name"] == {"repo_read": 2}
+    assert (plain["offered_sets"], plain["api_retries"]) == (1, None)
+    assert found["provenance"]["servers"]["d"]["c"]["tools"] == ["doc.search"]
+    assert r"repo\_read 4 (2)" in as_markdown(found)
+    page = as_html(found)
+    assert "&lt;b&gt; 1" in page
+    assert "<b>" not in page
+
+
+def test_an_arm_whose_tools_changed_between_attempts_is_told(ledger):
+    run = Reported(ledger, ["t:plain:1", "t:docs:1", "t:docs:2", "t:plain:2"])
+    for name, tools in zip(run.planned, (("a",), ("a",), ("a", "b"), ("a",)), strict=True):
+        run.record(name, offered_tools=tools)
+
+    found = document(run.view)
+
+    assert [one["offered_sets"] for one in found["setups"].values()] == [1, 2]
+    assert "Not every attempt was offered the same tools: docs." in as_html(found)
